@@ -111,6 +111,8 @@ bench-features: $(STAMP)  ## embeddings compared with sentence-transformers, a m
 bench-serving: $(STAMP)  ## serving compared with peers, which it installs under WORK; DATA=DIR
 	$(PYTHON) -m benchmarks.serving --text $(DATA)/text/wikipedia-aa.txt.xz --model $(ENCODER) \
 	  --work $(WORK)/serving --json $(RESULTS)/serving-cpu.json
+	$(PYTHON) -m benchmarks.serving --route rerank --text $(DATA)/text/wikipedia-aa.txt.xz \
+	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-rerank-cpu.json
 	$(PYTHON) -m benchmarks.serving_overload --text $(DATA)/text/wikipedia-aa.txt.xz \
 	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-overload-cpu.json
 	$(PYTHON) -m benchmarks.swaps --model $(ENCODER) --json $(RESULTS)/swaps-cpu.json

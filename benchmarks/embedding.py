@@ -44,6 +44,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embedding", description=__doc__)
     parser.add_argument("--task", choices=names, default="squad_search")
     parser.add_argument("--data", required=True, help="folder with train and dev, or docs://")
+    parser.add_argument("--options", type=json.loads, default={}, help="of the task, as JSON")
     parser.add_argument("--model", type=Path, required=True, help="folder of a model to start from")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--examples", type=int, default=3200, help="pairs drawn from train")
@@ -68,9 +69,12 @@ class Comparison:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        task = TASKS[options.task].model_copy(update={"max_length": options.max_length})
+        task = TASKS[options.task]
         assert isinstance(task, TextEmbedding)
-        self.task = task
+        given = options.options | {"max_length": options.max_length}
+        self.task = task = type(task).model_validate(task.model_dump() | given)
+        if task.kind not in ("pairs", "scores"):
+            raise UserError(f"no peer for {task.kind}", "--options", "take pairs or scores")
         every = task.examples(options.data, "train")
         chosen = np.random.default_rng(0).permutation(len(every))[: options.examples]
         self.train: list[RelatedTexts] = [every[index] for index in chosen]
@@ -84,9 +88,10 @@ class Comparison:
         left_out = ("json", "data", "model", "seeds")
         new = {
             "benchmark": "embedding",
-            "settings": {k: v for k, v in vars(options).items() if k not in left_out},
+            "settings": {k: v for k, v in vars(options).items() if k not in left_out and v != {}},
             "examples": {"train": len(self.train), "dev": len(self.dev)},
             "passages": len({example.texts[1] for example in self.dev}),
+            "criterion": task.criterion,
             "model": options.model.resolve().parent.name,
             "surroundings": surroundings(CPU),
             "trainings": [],
@@ -174,7 +179,10 @@ class Comparison:
     def _train_theirs(self, seed: int) -> tuple[FloatArray, float]:
         from datasets import Dataset
         from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-        from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+        from sentence_transformers.sentence_transformer.losses import (
+            CoSENTLoss,
+            MultipleNegativesRankingLoss,
+        )
         from sentence_transformers.sentence_transformer.training_args import (
             SentenceTransformerTrainingArguments,
         )
@@ -183,7 +191,13 @@ class Comparison:
         model = SentenceTransformer(str(options.model), device="cpu")
         model.max_seq_length = options.max_length
         columns = zip(*(example.texts[:2] for example in self.train), strict=True)
-        data = Dataset.from_dict(dict(zip(("anchor", "positive"), map(list, columns), strict=True)))
+        firsts, others = map(list, columns)
+        named: dict[str, list[Any]] = {"anchor": firsts, "positive": others}
+        loss = MultipleNegativesRankingLoss
+        if self.task.kind == "scores":
+            named["score"] = [float(example.answer or 0) for example in self.train]
+            loss = CoSENTLoss
+        data = Dataset.from_dict(named)
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()
             trainer = SentenceTransformerTrainer(
@@ -205,7 +219,7 @@ class Comparison:
                     disable_tqdm=True,
                 ),
                 train_dataset=data,
-                loss=MultipleNegativesRankingLoss(model, scale=self.task.scale),
+                loss=loss(model, scale=self.task.scale),
             )
             trainer.train()
             seconds = time.perf_counter() - begin

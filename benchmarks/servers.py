@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import yaml
@@ -27,8 +27,13 @@ _POLL_SECONDS = 0.05
 _END_SECONDS = 10
 
 Command = Sequence[str | int | Path]
+Route = Literal["classify", "rerank"]
+
 Scores = dict[str, float]
-"""The score of each label in an answer."""
+"""The score of each label in an answer, or of each passage by its number."""
+
+Ranked = tuple[str, Sequence[str]]
+"""A query, and the passages to be ordered for it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Kind:
         """Whether it is not ours."""
         return bool(self.packages)
 
-    def request(self, text: str | Sequence[str]) -> bytes:
-        """The HTTP request for a text, or for several if the server supports it."""
+    def request(self, text: str | Sequence[str] | Ranked) -> bytes:
+        """The HTTP request for a text, for several if the server supports it, or a ranking."""
         return request_of(self.path, json.dumps(self.body(text)).encode())
 
 
@@ -80,7 +85,7 @@ class Served:
             )
         self._root = psutil.Process(self._process.pid)
 
-    def wait(self, text: str, right: Scores, *, tolerance: float) -> None:
+    def wait(self, text: str | Ranked, right: Scores, *, tolerance: float) -> None:
         """Waits until it answers; asserts that its best label has the right score.
 
         Raises `RuntimeError` with the end of its log if it does not.
@@ -154,7 +159,7 @@ class Served:
 
 def make_environment(kind: Kind, work: Path) -> None:
     """Creates the virtual environment of a peer, once; raises `CalledProcessError` on failure."""
-    folder = environment_of(kind, work)
+    folder = environment_of(kind.name, work)
     done = folder / ".installed"
     if done.is_file() and done.read_text() == "\n".join(kind.packages):
         return
@@ -164,9 +169,9 @@ def make_environment(kind: Kind, work: Path) -> None:
     done.write_text("\n".join(kind.packages))
 
 
-def environment_of(kind: Kind, work: Path) -> Path:
+def environment_of(name: str, work: Path) -> Path:
     """The virtual environment of a peer."""
-    return work / "environments" / kind.name.replace(" ", "-")
+    return work / "environments" / name.replace(" ", "-")
 
 
 def free_port() -> int:
@@ -195,16 +200,17 @@ _INFINITY = (
 )
 
 
-def kinds() -> dict[str, Kind]:
-    """All servers by name, ours first."""
-    ours = [
-        Kind(UVICORN, _uvicorn, "/v1/classify", _inputs, _scores_of_ours),
-        Kind(INT8, _uvicorn, "/v1/classify", _inputs, _scores_of_ours),
-        Kind(
-            *(RAY_SERVE, _ray_serve, "/v1/classify", _inputs, _scores_of_ours),
-            environment=RAY_VARIABLES,
-        ),
-    ]
+def kinds(route: Route = "classify") -> dict[str, Kind]:
+    """All servers of a route by name, ours first."""
+    if route == "rerank":
+        of_pairs = ("fastapi", "uvicorn", "sentence-transformers", *_TORCH)
+        found = [
+            *_ours("/rerank", _texts, _ranks),
+            _peer("cross-encoder", "/rerank", of_pairs, _texts, _ranks),
+            _peer("infinity", "/rerank", _INFINITY, _documents, _ranks_of_infinity),
+        ]
+        return {kind.name: kind for kind in found}
+    ours = _ours("/v1/classify", _inputs, _scores_of_ours)
     peers = [
         _peer("pipeline", "/classify", ("fastapi", "uvicorn", *_TORCH), _inputs, _scores),
         _peer("litserve", "/predict", ("litserve", *_TORCH), _inputs, _scores),
@@ -214,13 +220,21 @@ def kinds() -> dict[str, Kind]:
     return {kind.name: kind for kind in (*ours, *peers)}
 
 
+def _ours(path: str, body: Any, scores: Any) -> list[Kind]:  # noqa: ANN401
+    return [
+        Kind(UVICORN, _uvicorn, path, body, scores),
+        Kind(INT8, _uvicorn, path, body, scores),
+        Kind(RAY_SERVE, _ray_serve, path, body, scores, environment=RAY_VARIABLES),
+    ]
+
+
 def _peer(name: str, path: str, packages: tuple[str, ...], body: Any, scores: Any) -> Kind:  # noqa: ANN401
     telemetry = {"DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
     return Kind(name, partial(_of_peer, name), path, body, scores, packages, telemetry)
 
 
 def _of_peer(name: str, folder: Path, port: int, work: Path) -> Command:
-    python = environment_of(kinds()[name], work) / "bin" / "python"
+    python = environment_of(name, work) / "bin" / "python"
     if name == "litserve":
         return [python, Path(__file__).with_name("serving_litserve.py"), folder, port]
     return [python, Path(__file__).with_name("serving_peers.py"), name, folder, port]
@@ -276,6 +290,22 @@ def _scores_of_mlflow(answer: Any) -> Scores:  # noqa: ANN401 - JSON
 
 def _scores_of_infinity(answer: Any) -> Scores:  # noqa: ANN401 - JSON
     return _scores(answer["data"][0])
+
+
+def _texts(asked: Ranked) -> Any:  # noqa: ANN401 - JSON
+    return {"query": asked[0], "texts": asked[1]}
+
+
+def _documents(asked: Ranked) -> Any:  # noqa: ANN401 - JSON
+    return {"model": NAME, "query": asked[0], "documents": asked[1]}
+
+
+def _ranks(answer: Sequence[Mapping[str, Any]]) -> Scores:
+    return {str(each["index"]): each["score"] for each in answer}
+
+
+def _ranks_of_infinity(answer: Any) -> Scores:  # noqa: ANN401 - JSON
+    return {str(each["index"]): each["relevance_score"] for each in answer["results"]}
 
 
 _TIMEOUT_SECONDS = 120

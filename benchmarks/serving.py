@@ -1,18 +1,21 @@
-"""Compare one classifier over HTTP with other servers: throughput, latency, CPU time, memory.
+"""Compare one model over HTTP with other servers: throughput, latency, CPU time, memory.
 
-`python -m benchmarks.serving --text FILE --model FOLDER --work DIR`. Every peer has a virtual
-environment of its own under DIR, created once. All servers run at the same time and take turns;
-each text is a request. The CPU time of a request is that of all processes of a server.
+`python -m benchmarks.serving --text FILE --model FOLDER --work DIR`: a classifier, each text a
+request; with `--route rerank` a reranker, each query with its passages a request. Every peer has a
+virtual environment of its own under DIR, created once. All servers run at the same time and take
+turns. The CPU time of a request is that of all processes of a server.
 """
 
 import argparse
+import math
 import os
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -25,6 +28,9 @@ from benchmarks.servers import (
     INT8,
     RAY_SERVE,
     UVICORN,
+    Kind,
+    Ranked,
+    Route,
     Scores,
     Served,
     Turn,
@@ -32,18 +38,24 @@ from benchmarks.servers import (
     kinds,
     make_environment,
 )
+from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tasks.task import add_task_head
+from bert_core.tasks.reranking import Candidates, Reranking
+from bert_core.tasks.task import Task, add_task_head
 
 TEXTS = 256
 CELLS = {"20": (20, 20), "128": (128, 128), "10-200": (10, 200)}
 """Tokens of a text with [CLS] and [SEP]: minimum and maximum of a uniform draw."""
 MIX = "10-200"
 CLIENTS = (1, 8, 32)
+RERANK_TOKENS, RERANK_PASSAGES, RERANK_CLIENTS = (20, 128), (10, 100), (1, 4)
+"""Tokens of a query with a passage, passages of a request, and clients."""
+RERANK_REQUESTS = 32
+_QUERY_TOKENS = 10
 TOLERANCE = {INT8: 0.05}
 """Allowed difference from the offline predictor's score, by default `ROUNDING`."""
 ROUNDING = 1e-4
@@ -56,7 +68,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--text", type=Path, required=True, help="file with paragraphs")
     parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
     parser.add_argument("--work", type=Path, required=True, help="environments and logs")
-    parser.add_argument("--servers", nargs="+", choices=tuple(kinds()), default=list(kinds()))
+    parser.add_argument("--route", choices=get_args(Route), default="classify")
+    names = {name for route in get_args(Route) for name in kinds(route)}
+    parser.add_argument("--servers", nargs="+", choices=sorted(names), help="by default all")
     parser.add_argument("--seconds", type=float, default=4.0, help="per turn")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each server in a cell")
     parser.add_argument(
@@ -66,67 +80,128 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@dataclass(frozen=True)
+class Workload:
+    """The servers of a route with their folders, and what they are asked: by cell, and clients.
+
+    `question` has the scores `right`.
+    """
+
+    kinds: Mapping[str, Kind]
+    folders: Mapping[str, Path]
+    cells: Mapping[str, tuple[Sequence[str | Ranked], int]]
+    question: str | Ranked
+    right: Scores
+
+
 def main() -> None:
     """Runs the benchmark, prints the tables and writes the JSON."""
     options = parse_arguments()
     work = options.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
-    folders = write_classifiers(options.model, work)
-    folder = folders[UVICORN]
-    texts = draw_texts(options.text, load_model_folder(folder)[2])
+    load = (reranking if options.route == "rerank" else classification)(options, work)
     with ExitStack() as stack:
-        servers, ready = start_servers(options, folders, texts, stack)
+        servers, ready = start_servers(options, load, stack)
         memory = {name: [each.resident_bytes] for name, each in servers.items()}
         cells = {
-            name: measure(options, servers, name, texts[cell], clients)
-            for cell in CELLS
-            for clients in CLIENTS
-            for name in [f"{cell} tokens, {clients} client{'s'[: clients - 1]}"]
+            name: measure(options, servers, name, texts, clients)
+            for name, (texts, clients) in load.cells.items()
         }
         for name, each in servers.items():
             memory[name].append(each.resident_bytes)
     results = {
         "benchmark": "serving",
         "settings": {key: getattr(options, key) for key in ("seconds", "rounds", "threads")},
-        "encoder": load_model_folder(folder)[0].model_dump(
+        "encoder": load_model_folder(load.folders[UVICORN])[0].model_dump(
             include={"num_hidden_layers", "hidden_size"}
         ),
         "surroundings": surroundings(torch.device("cpu")) | {"cores": os.cpu_count()},
-        "packages": {name: list(kinds()[name].packages) for name in servers},
+        "packages": {name: list(load.kinds[name].packages) for name in servers},
         "ready_seconds": ready,
         "resident_bytes": memory,
         "cells": cells,
-        "ratios": {cell: ratios(each) for cell, each in cells.items()},
+        "ratios": {cell: ratios(each, load.kinds) for cell, each in cells.items()},
     }
     print_results(results)
     write_results(results, options.json)
 
 
+def classification(options: argparse.Namespace, work: Path) -> Workload:
+    """A classifier, asked about one text at a time."""
+    folders = write_classifiers(options.model, work)
+    texts = draw_texts(options.text, load_model_folder(folders[UVICORN])[2])
+    cells = {
+        f"{cell} tokens, {_counted(clients, 'client')}": (texts[cell], clients)
+        for cell in CELLS
+        for clients in CLIENTS
+    }
+    question = texts["20"][0]
+    right = offline_scores(folders[UVICORN], question)
+    return Workload(kinds(), folders, cells, question, right)
+
+
+def reranking(options: argparse.Namespace, work: Path) -> Workload:
+    """A reranker, asked to order passages, each as long as the others."""
+    folders = write_models(options.model, work, "rerank", Reranking(max_length=256))
+    tokenizer = load_model_folder(folders[UVICORN])[2]
+    sizes = {"query": _QUERY_TOKENS} | {str(t): t + 1 - _QUERY_TOKENS for t in RERANK_TOKENS}
+    texts = draw_texts(options.text, tokenizer, {name: (n, n) for name, n in sizes.items()})
+    draw = np.random.default_rng(1)
+    cells: dict[str, tuple[Sequence[Ranked], int]] = {}
+    for tokens in RERANK_TOKENS:
+        for passages in RERANK_PASSAGES:
+            asked = [
+                (query, draw.choice(texts[str(tokens)], passages, replace=False).tolist())
+                for query in texts["query"][:RERANK_REQUESTS]
+            ]
+            for clients in RERANK_CLIENTS:
+                title = f"{tokens} tokens, {passages} passages, {_counted(clients, 'client')}"
+                cells[title] = (asked, clients)
+    query, passages = question = next(iter(cells.values()))[0][0]
+    given = Candidates(query, tuple(passages), None)
+    (found,), _ = load_predictor(folders[UVICORN]).predict_examples([given])
+    right = {str(n): 1 / (1 + math.exp(-score)) for n, score in enumerate(found["scores"])}
+    return Workload(kinds("rerank"), folders, cells, question, right)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
+
+
 def write_classifiers(encoder: Path, work: Path) -> dict[str, Path]:
-    """Writes a classifier in float32 and in int8; returns the folder for each server.
+    """Writes a classifier; see `write_models`."""
+    return write_models(
+        encoder, work, "classification", Classification(labels=_LABELS, max_length=256)
+    )
+
+
+def write_models(encoder: Path, work: Path, name: str, task: Task) -> dict[str, Path]:
+    """Writes a model of a task in float32 and in int8; returns the folder for each server.
 
     The weights of its head are random, which does not affect the cost.
     """
-    folders = dict.fromkeys(kinds(), work / "classifier") | {INT8: work / "classifier-int8"}
+    of_route = kinds("rerank" if name == "rerank" else "classify")
+    folders = dict.fromkeys(of_route, work / name) | {INT8: work / f"{name}-int8"}
     _, model, tokenizer = load_model_folder(encoder)
     torch.manual_seed(0)
-    task = Classification(labels=_LABELS, max_length=256)
     add_task_head(model, task)
-    config = task_config("classification", task)
+    config = task_config(name, task)
     for folder, more in ((folders[UVICORN], {}), (folders[INT8], {PRECISION_FIELD: "int8"})):
         shutil.rmtree(folder, ignore_errors=True)
         save_model_folder(folder, model, tokenizer, card="", extra_config=config | more)
     return folders
 
 
-def draw_texts(path: Path, tokenizer: Tokenizer) -> dict[str, list[str]]:
+def draw_texts(
+    path: Path, tokenizer: Tokenizer, cells: Mapping[str, tuple[int, int]] = CELLS
+) -> dict[str, list[str]]:
     """Beginnings of real paragraphs with the number of tokens of a cell."""
     draw = np.random.default_rng(0)
     wanted = {
         cell: draw.integers(least, most + 1, TEXTS).tolist()
-        for cell, (least, most) in CELLS.items()
+        for cell, (least, most) in cells.items()
     }
-    found: dict[str, list[str]] = {cell: [] for cell in CELLS}
+    found: dict[str, list[str]] = {cell: [] for cell in cells}
     paragraphs = paragraphs_of(path)
     for number in draw.permutation(len(paragraphs)):
         encoding = tokenizer.encode(paragraphs[number])
@@ -143,24 +218,24 @@ def draw_texts(path: Path, tokenizer: Tokenizer) -> dict[str, list[str]]:
 
 
 def start_servers(
-    options: argparse.Namespace,
-    folders: Mapping[str, Path],
-    texts: Mapping[str, Sequence[str]],
-    stack: ExitStack,
+    options: argparse.Namespace, load: Workload, stack: ExitStack
 ) -> tuple[dict[str, Served], dict[str, float]]:
     """Starts the servers, checks their answers, and returns them with their start-up seconds."""
     servers: dict[str, Served] = {}
     ready: dict[str, float] = {}
-    question, work = texts["20"][0], options.work.absolute()
-    right = offline_scores(folders[UVICORN], question)
-    for name in options.servers:
-        kind = kinds()[name]
+    work = options.work.absolute()
+    for name in options.servers or load.kinds:
+        if name not in load.kinds:
+            known = f"there are {', '.join(load.kinds)}"
+            raise UserError(f"{name} has no route {options.route}", "--servers", known)
+        kind = load.kinds[name]
         if kind.is_peer:
             make_environment(kind, work)
         begin = os.times().elapsed
-        servers[name] = Served(kind, folders[name], work, options.threads)
+        servers[name] = Served(kind, load.folders[name], work, options.threads)
         stack.callback(servers[name].end)
-        servers[name].wait(question, right, tolerance=TOLERANCE.get(name, ROUNDING))
+        tolerance = TOLERANCE.get(name, ROUNDING)
+        servers[name].wait(load.question, load.right, tolerance=tolerance)
         ready[name] = os.times().elapsed - begin
         print(f"{name}: answers after {ready[name]:.1f} s", flush=True)
     return servers, ready
@@ -176,7 +251,7 @@ def measure(
     options: argparse.Namespace,
     servers: Mapping[str, Served],
     title: str,
-    texts: Sequence[str],
+    texts: Sequence[str | Ranked],
     clients: int,
 ) -> dict[str, Any]:
     """Measures each server in a cell."""
@@ -216,9 +291,9 @@ def figures(turns: Sequence[tuple[Turn, float]]) -> dict[str, Any]:
     }
 
 
-def ratios(cell: Mapping[str, Any]) -> dict[str, float]:
+def ratios(cell: Mapping[str, Any], known: Mapping[str, Kind]) -> dict[str, float]:
     """CPU time of each of our servers relative to the best peer, the median over rounds."""
-    peers = [cell[name]["cpu_ms_of_rounds"] for name in cell if kinds()[name].is_peer]
+    peers = [cell[name]["cpu_ms_of_rounds"] for name in cell if known[name].is_peer]
     best = [min(each) for each in zip(*peers, strict=True)]
     return {
         name: statistics.median(

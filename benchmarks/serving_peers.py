@@ -1,4 +1,4 @@
-"""Peers that serve a classifier's folder, each as its own documentation has it.
+"""Peers that serve the folder of a classifier or a reranker, each as its own documentation has it.
 
 `python benchmarks/serving_peers.py PEER FOLDER PORT`, in an environment with that peer's packages:
 nothing of ours is imported. All listen at 127.0.0.1. LitServe has a file of its own.
@@ -23,6 +23,23 @@ def serve_pipeline(folder: Path, port: int) -> None:
     @app.post("/classify")
     def answer(body: dict[str, str]) -> list[dict[str, Any]]:
         return classify(body["inputs"], top_k=None)
+
+    uvicorn.run(app, host="127.0.0.1", port=port)
+
+
+def serve_cross_encoder(folder: Path, port: int) -> None:
+    """FastAPI and the cross-encoder of sentence-transformers."""
+    import uvicorn
+    from fastapi import FastAPI
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(folder), device="cpu")
+    app = FastAPI()
+
+    @app.post("/rerank")
+    def answer(body: dict[str, Any]) -> list[dict[str, Any]]:
+        found = model.rank(body["query"], body["texts"])
+        return [{"index": each["corpus_id"], "score": float(each["score"])} for each in found]
 
     uvicorn.run(app, host="127.0.0.1", port=port)
 
@@ -54,6 +71,7 @@ def _become(command: list[str]) -> None:
 
 PEERS = {
     "pipeline": serve_pipeline,
+    "cross-encoder": serve_cross_encoder,
     "mlflow": serve_mlflow,
     "infinity": serve_infinity,
 }

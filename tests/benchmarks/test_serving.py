@@ -38,7 +38,7 @@ def command(tmp_path, monkeypatch):
 
 def stand_in_for_environment(kind, work):
     """This environment, which has what the peer needs, as that of its own."""
-    folder = served.environment_of(kind, work)
+    folder = served.environment_of(kind.name, work)
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -64,6 +64,23 @@ def test_ours_beside_a_peer(command, tmp_path, capsys):
     assert all(each[-1] > 50e6 for each in result["resident_bytes"].values())
     assert str(tmp_path) not in path.read_text()
     assert "ready in" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_our_ranking_beside_a_peer(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "RERANK_TOKENS", (14,))
+    monkeypatch.setattr(serving, "RERANK_PASSAGES", (3,))
+    stand_in_for_environment(kinds("rerank")["cross-encoder"], tmp_path / "work")
+    line = ["--route", "rerank", "--seconds", "0.3", "--rounds", "1", "--servers"]
+    path = command(*line, UVICORN, INT8, "cross-encoder")
+    serving.main()
+    cells = json.loads(path.read_text())["cells"]
+    assert [*cells] == ["14 tokens, 3 passages, 1 client", "14 tokens, 3 passages, 4 clients"]
+    for cell in cells.values():
+        assert all(each["requests"] > 0 and each["cpu_ms"] > 0 for each in cell.values())
+    command(*line, "litserve")
+    with pytest.raises(UserError, match="litserve has no route rerank"):
+        serving.main()
 
 
 def test_a_server_that_answers_otherwise_is_not_measured(tmp_path):

@@ -1,7 +1,9 @@
 """Models are opened, checked by their examples, and say what they can do."""
 
 import json
+import queue
 import shutil
+import threading
 from functools import partial
 
 import numpy as np
@@ -21,9 +23,11 @@ from bert_core.model_folder import CHECKSUMS, load_model_folder, save_model_fold
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import TASKS, task_config, task_of
 from bert_core.tasks.classification import Text
+from bert_core.tasks.reranking import Candidates, Reranking
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.task import add_task_head
+from bert_core.tasks.text_embedding import TextEmbedding
 from serving.batching import Work
 from serving.models import ModelLoader, close_models, load_models, open_model, warm_up
 from serving.routes.operations import reads_pairs, routes_of
@@ -101,6 +105,47 @@ def test_equal_encoders_are_one_and_others_are_others(served, folders, tmp_path)
     models = load_models({"a": root / "encoder", "b": tmp_path / "other"})
     assert models["a"].batcher is not models["b"].batcher
     close_models(list(models.values()))
+
+
+def test_vectors_and_scores_of_one_encoder_are_computed_at_once(folders, tmp_path):
+    """A model of embeddings and a reranker: what is asked of both is one micro-batch."""
+    root, _ = folders
+    tasks = {"embedding": TextEmbedding(max_length=32), "rerank": Reranking(max_length=32)}
+    for name, task in tasks.items():
+        _, model, tokenizer = load_model_folder(root / "encoder")
+        add_task_head(model, task)
+        save_model_folder(
+            tmp_path / name, model, tokenizer, card="", extra_config=task_config(name, task)
+        )
+    texts = ["the cat sat", "dogs run far away", "a mat"]
+    models = load_models({name: tmp_path / name for name in tasks})
+    try:
+        embedder, reranker = models.values()
+        assert embedder.batcher is reranker.batcher
+        choice = FeatureChoice()
+        of_texts = embedder.extractor(choice).encode(texts, "error").rows.rows
+        of_pairs = reranker.task.encode([Candidates("cat", tuple(texts), None)], tokenizer)
+        works = [embedder.feature_work(of_texts, choice), reranker.work(of_pairs)]
+        opened, batches = threading.Event(), queue.Queue()
+
+        def watch(batch):
+            batches.put(batch.num_requests)
+            assert opened.wait(30)
+
+        embedder.batcher.watch = watch
+        before = embedder.batcher.submit(works[0])  # the others wait for it
+        assert batches.get(timeout=30) == 1
+        later = [embedder.batcher.submit(work) for work in works]
+        opened.set()
+        (alone,), (states,), (scores,) = (each.result(30) for each in (before, *later))
+        assert batches.get(timeout=30) == 2
+        np.testing.assert_allclose(states, alone, atol=1e-5)
+        expected = load_predictor(tmp_path / "rerank").predict_examples(
+            [Candidates("cat", tuple(texts), None)]
+        )[0][0]["scores"]
+        np.testing.assert_allclose(scores[:, 0], expected, atol=1e-5)
+    finally:
+        close_models(list(models.values()))
 
 
 def test_layers_are_those_of_the_extractor(served, folders):

@@ -175,12 +175,20 @@ def left(run):
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_killed_wherever_it_is_it_learns_the_same_bits(make_run, num_workers):
-    reference = make_run("reference", cluster__num_workers=num_workers)
+@pytest.mark.parametrize(
+    ("num_workers", "settings"),
+    [
+        (1, {}),
+        (2, {}),
+        # Vectors: a step's loss is of all its texts, on both workers and in many micro-batches.
+        (2, {"task": "embedding", "options__kind": "labels", "max_tokens": 48}),
+    ],
+)
+def test_killed_wherever_it_is_it_learns_the_same_bits(make_run, num_workers, settings):
+    reference = make_run("reference", cluster__num_workers=num_workers, **settings)
     printed = reference.finish(seconds=600)
     assert f"finished     {STEPS} steps" in printed
-    run = make_run("troubled", cluster__num_workers=num_workers)
+    run = make_run("troubled", cluster__num_workers=num_workers, **settings)
     choose = random.Random(num_workers)
     driver = run.start()
     for moment in ("worker", "worker in write", "driver", "worker", "driver in write"):

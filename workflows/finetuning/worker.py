@@ -154,8 +154,7 @@ def _told(
     first: int,
 ) -> Iterator[StepBatches]:
     """As `_shared`, where a step's loss is of all its examples together; see `told_steps`."""
-    if not isinstance(backend, TorchBackend):
-        raise UserError("no loss of vectors on TPU", "--task", "train them on CPU or GPU")
+    assert isinstance(backend, TorchBackend), "the settings refuse a TPU"
     return told_steps(
         source.steps(first, *backend.share()),
         task,
