@@ -24,10 +24,10 @@ from bert_core.errors import UserError
 from bert_core.evaluation.intervals import compare, mean_difference
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.coupled_batches import CoupledBatchSource, told_steps, vector_loss
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import FloatArray, add_task_head
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
 from bert_core.training.loop import TrainingState, train
@@ -219,7 +219,7 @@ class Comparison:
                     disable_tqdm=True,
                 ),
                 train_dataset=data,
-                loss=loss(model, scale=self.task.scale),
+                loss=loss(model, scale=self.task.loss_scale),
             )
             trainer.train()
             seconds = time.perf_counter() - begin

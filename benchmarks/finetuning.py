@@ -44,10 +44,10 @@ from benchmarks.results import ResultsSoFar
 from bert_core.config import SIZES, training_flops
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.predictor import compute_all_outputs
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import Task
 from bert_core.tokenizer import load_tokenizer
 

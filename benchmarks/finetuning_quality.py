@@ -30,10 +30,10 @@ from benchmarks.results import run_program, started_results, write_results
 from bert_core.evaluation.intervals import compare, mean_difference
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import FloatArray, Task
 from bert_core.training.checkpoint import save_checkpoint
 

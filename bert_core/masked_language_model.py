@@ -19,7 +19,7 @@ from bert_core.errors import UserError
 from bert_core.features.states import states_at_places
 from bert_core.features.units import cut_texts, cut_tokens, unit_rows
 from bert_core.interface import Masking
-from bert_core.model.bert import Bert
+from bert_core.model.bert import Bert, MaskedTokenHead
 from bert_core.tasks.encoded_rows import EncodedRows, keep_places
 from bert_core.tasks.sequences import Overflow, TooManyTokensError
 from bert_core.tasks.task import FloatArray
@@ -33,6 +33,14 @@ def masked_token_answers(model: Bert, states: Sequence[Tensor], place_counts: Te
     del place_counts
     (last,) = states
     return model.heads["masked_token"](last, model.encoder.word_embeddings)
+
+
+def word_weight_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
+    """The weight of each word for each row, [R, V], of the last layer's states [P, H]."""
+    (last,) = states
+    head = model.heads["masked_token"]
+    assert isinstance(head, MaskedTokenHead)
+    return head.word_weights(last, model.encoder.word_embeddings, place_counts)
 
 
 def masked_token_outputs(
@@ -58,6 +66,42 @@ def masked_token_outputs(
             logits = masked_token_answers(model, states, batch.place_counts)
         outputs[rows.places_of(items)] = logits.float().cpu().numpy()
     return outputs
+
+
+def word_weight_outputs(
+    model: Bert,
+    rows: EncodedRows,
+    *,
+    device: torch.device,
+    max_tokens: int,
+    autocast_dtype: torch.dtype | None,
+) -> FloatArray:
+    """The weight of each word for each text, float32 [N, V], the largest of its windows."""
+    outputs = np.zeros((len(rows.num_tokens), model.config.vocab_size), dtype=np.float32)
+    computed = states_at_places(
+        model.encoder,
+        rows,
+        (model.config.num_hidden_layers,),
+        device=device,
+        max_tokens=max_tokens,
+        autocast_dtype=autocast_dtype,
+    )
+    for items, batch, states in computed:
+        with torch.inference_mode(), autocast(device, autocast_dtype):
+            weights = word_weight_answers(model, states, batch.place_counts)
+        np.maximum.at(outputs, rows.example[rows.rows_of(items)], weights.cpu().numpy())
+    return outputs
+
+
+def named_weights(weights: FloatArray, tokenizer: Tokenizer) -> list[dict[str, float]]:
+    """The words of each text that have a weight, [N, V], heaviest first."""
+    found = []
+    known = tokenizer.get_vocab_size()  # a table of embeddings may be longer
+    for each in weights[:, :known]:
+        (words,) = np.nonzero(each)
+        order = words[np.argsort(-each[words], kind="stable")]
+        found.append({tokenizer.id_to_token(word): float(each[word]) for word in order.tolist()})
+    return found
 
 
 def next_sentence_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:

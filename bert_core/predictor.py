@@ -15,34 +15,40 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice
-from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.features.sentence_pooling import (
+    SentencePooling,
+    read_prompts,
+    read_sentence_pooling,
+)
 from bert_core.hub import SCHEME, fetch_hub_model
 from bert_core.interface import Aggregation, Filled, OverflowOrError, Pooling
-from bert_core.masked_language_model import MASK, FillMask, masked_token_outputs, target_ids
+from bert_core.masked_language_model import (
+    MASK,
+    FillMask,
+    masked_token_outputs,
+    named_weights,
+    target_ids,
+    word_weight_outputs,
+)
 from bert_core.model.bert import Bert
-from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import ModelFolderError, load_model_folder
 from bert_core.quantization import for_inference, read_precision
 from bert_core.tasks.answers import AnswerOptions, Codec, TaskAnswer, query_of
 from bert_core.tasks.encoded_rows import (
     PREDICTION_TOKENS,
     EncodedRows,
-    LayoutName,
-    evaluation_batches,
-    layout_for,
 )
 from bert_core.tasks.foreign_models import find_task
-from bert_core.tasks.task import FloatArray, Task, compute_outputs
+from bert_core.tasks.outputs import compute_all_outputs
+from bert_core.tasks.task import FloatArray, Task
 from bert_core.text.rng import IntArray
 from bert_core.text.texts import text_chunks
 from bert_core.text_encoding import lone_surrogate
-from bert_core.training.loop import autocast
-from bert_core.training.ranks import rank, world_size
 
 T = TypeVar("T")
 
@@ -175,15 +181,7 @@ class Predictor:
             normalize=normalize and not said.dense,
             max_length=said.max_length,
         )
-        check_choice(choice, self.model.config)
-        extractor = Extractor(
-            encoder=self.model.encoder,
-            tokenizer=self.tokenizer,
-            device=self.device,
-            choice=choice,
-            max_tokens=self.max_tokens,
-            autocast_dtype=self.autocast_dtype,
-        )
+        extractor = self._extractor(choice)
         _check_options(overflow)
         vectors = [np.empty((0, self.model.config.hidden_size), dtype=np.float32)]
         num_cut = 0
@@ -197,6 +195,39 @@ class Predictor:
             warnings.warn(what, stacklevel=2)
         embedded = np.concatenate(vectors)
         return said.finish(embedded, normalize=normalize) if said.dense else embedded
+
+    def embed_sparse(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        overflow: OverflowOrError = "error",
+    ) -> list[dict[str, float]]:
+        """The words that each text is about, with their weights, heaviest first (SPLADE).
+
+        By the masked-token head, best of a model that was trained for it (`--task sparse`). Texts
+        are near where the products of their weights add up to much. Raises `UserError` as `embed`
+        does, and for a model without such a head.
+
+            (words,) = bert_core.load("MODEL_FOLDER").embed_sparse(["A cat sleeps."])
+            print(list(words)[:5])
+        """
+        self._check_masked_token_head()
+        said = SentencePooling()
+        if self.folder is not None:
+            said = read_prompts(self.folder, self.model.config.max_position_embeddings)
+        prompt, longest = said.prompt(prompt_name), said.max_length
+        extractor = self._extractor(
+            FeatureChoice(pooling="mean", prompt=prompt, max_length=longest)
+        )
+        _check_options(overflow)
+        found: list[dict[str, float]] = []
+        for first, some in _chunks(texts, _sizes(texts)):
+            encoded = extractor.encode(some, overflow)
+            self._refuse_long(overflow, encoded.num_tokens, encoded.too_long, "texts", first)
+            weights = word_weight_outputs(self.model, encoded.rows.rows, **self._computing)
+            found += named_weights(weights, self.tokenizer)
+        return found
 
     def fill_mask(
         self,
@@ -217,10 +248,7 @@ class Predictor:
             (filled,) = bert_core.load("runs/pretrain/model").fill_mask(["Paris is in [MASK]."])
             print([candidate.token for candidate in filled.masks[0].candidates])
         """
-        if "masked_token" not in self.model.heads:
-            raise UserError(
-                "no masked-token head", self._name, "pass the folder of a pre-trained model"
-            )
+        self._check_masked_token_head()
         _check_options(overflow, top_k)
         sizes = _sizes(texts)
         for number, text in enumerate(texts):
@@ -294,6 +322,24 @@ class Predictor:
             read = zip(found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True)
             for prediction, num_tokens, truncated in read:
                 yield {"n_tokens": num_tokens, "truncated": truncated}, prediction
+
+    def _extractor(self, choice: FeatureChoice) -> Extractor:
+        check_choice(choice, self.model.config)
+        return Extractor(self.model.encoder, self.tokenizer, choice=choice, **self._computing)
+
+    @property
+    def _computing(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "max_tokens": self.max_tokens,
+            "autocast_dtype": self.autocast_dtype,
+        }
+
+    def _check_masked_token_head(self) -> None:
+        if "masked_token" not in self.model.heads:
+            raise UserError(
+                "no masked-token head", self._name, "pass the folder of a pre-trained model"
+            )
 
     @property
     def _name(self) -> str:
@@ -419,59 +465,3 @@ def _chunks(items: Sequence[T], sizes: Sequence[int]) -> Iterator[tuple[int, lis
     for chunk in text_chunks(zip(items, sizes, strict=True), itemgetter(1)):
         yield first, [item for item, _ in chunk]
         first += len(chunk)
-
-
-def compute_all_outputs(
-    task: Task,
-    model: Bert | FeatureTagger,
-    rows: EncodedRows,
-    *,
-    device: torch.device,
-    max_tokens: int = PREDICTION_TOKENS,
-    autocast_dtype: torch.dtype | None = None,
-) -> tuple[FloatArray, float]:
-    """The head's answers at all places, float32 [P, L], and the summed loss over the labels.
-
-    Those of a head that is `per_row` are [R, L]; the loss of a coupled task is 0.
-
-    Without dropout; leaves the training mode as it was. With a process group every rank calls this
-    with the same rows, computes a share, and gets the whole.
-    """
-    layout: LayoutName = "packed"
-    if isinstance(model, Bert):
-        layout = layout_for(model.config, device, autocast_dtype, training=False)
-    per_row = task.head.per_row
-    has_loss = not task.is_coupled and bool(len(rows.labels)) and bool(rows.label_counts.any())
-    was_training = model.training
-    model.eval()
-    where, parts, loss = [], [], 0.0
-    batches = evaluation_batches(
-        rows, max_tokens=max_tokens, layout=layout, rank=rank(), world_size=world_size()
-    )
-    try:
-        with torch.inference_mode(), autocast(device, autocast_dtype):
-            for items, batch in batches:
-                batch = batch.to(device, non_blocking=True)
-                answers = compute_outputs(model, batch).float()
-                if has_loss:
-                    loss += float(task.loss(answers, batch)[0])
-                where.append(rows.rows_of(items) if per_row else rows.places_of(items))
-                parts.append(answers.cpu().numpy())
-    finally:
-        model.train(was_training)
-    found = _of_all_ranks((where, parts, loss))
-    widths = [some.shape[1] for _, parts, _ in found for some in parts]
-    count = len(rows.lengths) if per_row else len(rows.places)
-    outputs = np.zeros((count, widths[0] if widths else task.head.num_outputs), dtype=np.float32)
-    for some_where, some_parts, _ in found:
-        for numbers, answers in zip(some_where, some_parts, strict=True):
-            outputs[numbers] = answers
-    return outputs, sum(some_loss for _, _, some_loss in found)
-
-
-def _of_all_ranks(mine: Any) -> list[Any]:  # noqa: ANN401 - whatever a rank has
-    if world_size() == 1:
-        return [mine]
-    gathered: list[Any] = [None] * world_size()
-    dist.all_gather_object(gathered, mine)  # between processes of one run, never from a file
-    return gathered

@@ -56,6 +56,7 @@ from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.operations import OperationRoutes
 from serving.routes.pages import PageRoutes
 from serving.routes.reranking import RerankRoutes
+from serving.routes.sparse_embeddings import SparseEmbeddingRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
 from serving.routes.zero_shot import ZeroShotRoutes
@@ -158,6 +159,7 @@ def create_app(
         EmbeddingsInferenceRoutes(engine).router,
         OpenAIRoutes(engine).router,
         RerankRoutes(engine).router,
+        SparseEmbeddingRoutes(engine).router,
         ZeroShotRoutes(engine).router,
         OperationRoutes(engine).router,
         PageRoutes(app.title).router,

@@ -68,9 +68,10 @@ class Batch:
 class Work:
     """The work of one request: the states of `layers` at the places of its rows.
 
-    Or what a head, of `num_outputs` outputs, makes of them. Layers count from 1, 0 being the
-    embeddings. With `targets` [P] the log probability of that output alone at each place, [P, 1]:
-    a vocabulary's worth of outputs need not be kept. `batches` are those that had a part of it.
+    Or what a head, of `num_outputs` outputs, makes of them, for each place or `per_row`. Layers
+    count from 1, 0 being the embeddings. With `targets` [P] the log probability of that output
+    alone at each place, [P, 1]: a vocabulary's worth of outputs need not be kept. `batches` are
+    those that had a part of it.
     """
 
     rows: EncodedRows
@@ -78,12 +79,17 @@ class Work:
     head: Head | None = None
     num_outputs: int = 0
     targets: IntArray | None = None
+    per_row: bool = False
     batches: list[Batch] = field(default_factory=list)
 
     @property
     def width(self) -> int:
         """The numbers that the head's answer has at each place."""
         return self.num_outputs if self.targets is None else 1
+
+    def answers_of(self, items: IntArray) -> IntArray:
+        """Where the answers for items stand among those of all."""
+        return self.rows.rows_of(items) if self.per_row else self.rows.places_of(items)
 
     @property
     def kind(self) -> tuple[int, bool]:
@@ -113,8 +119,8 @@ class _Waiting:
         self._is_found = np.zeros(len(lengths), dtype=np.bool_)
         self.tokens_left = work.num_tokens
         widths = [hidden_size] * len(work.layers) if work.head is None else [work.width]
-        num_places = len(work.rows.places)
-        self._found = [np.zeros((num_places, width), dtype=np.float32) for width in widths]
+        count = len(work.rows.lengths) if work.per_row else len(work.rows.places)
+        self._found = [np.zeros((count, width), dtype=np.float32) for width in widths]
 
     @property
     def is_late(self) -> bool:
@@ -139,9 +145,9 @@ class _Waiting:
     def keep(self, items: IntArray, answers: Sequence[FloatArray], batch: Batch) -> None:
         """Puts away what a micro-batch found for items; the last ones finish the work."""
         self.work.batches.append(batch)
-        places = self.work.rows.places_of(items)
+        where = self.work.answers_of(items)
         for found, answer in zip(self._found, answers, strict=True):
-            found[places] = answer
+            found[where] = answer
         self._is_found[items] = True
         if self._is_found.all():
             self.finish()
@@ -375,8 +381,9 @@ class Batcher:
                 found = head(read, batch.place_counts[rows])
                 if (wanted_outputs := _targets(some)) is not None:
                     found = found.float().log_softmax(1).gather(1, wanted_outputs.to(found.device))
-                outputs = _on_host(found)
-                yield from ([answer] for answer in np.split(outputs, bounds))
+                counts = [len(waiting.work.answers_of(items)) for waiting, items in some]
+                outputs = np.split(_on_host(found), np.cumsum(counts)[:-1])
+                yield from ([answer] for answer in outputs)
                 continue
             wanted = {layer for waiting, _ in some for layer in waiting.work.layers}
             of_parts = {

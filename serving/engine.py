@@ -217,6 +217,18 @@ class Engine:
         with span("decode"):
             return decode_states(encoded, states)
 
+    async def word_weights(
+        self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
+    ) -> list[TextFeatures]:
+        """The weight of each word of the vocabulary for each text, [1, V]; a text is one row."""
+        assert choice.unit == "text" and overflow != "window"
+        encoded = await self._encode_texts(model, choice, inputs, overflow)
+        rows = encoded.rows.rows
+        check_numbers(len(rows.lengths), model.config.vocab_size, self.limits)
+        (weights,) = await self._compute(model, model.word_weight_work(rows))
+        self.drift.note(model, rows, None)
+        return _by_text(encoded, weights, np.ones_like(rows.lengths), None)
+
     async def _encode(self, model: ServedModel, inputs: Inputs, encode: Callable[[], T]) -> T:
         """Returns `encode()`; raises `RequestError` first for items that are certainly too many."""
         texts = check_size(inputs, self.limits)

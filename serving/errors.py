@@ -275,7 +275,8 @@ def _is_under(path: str, prefix: str) -> bool:
 _SHAPES: dict[str, Shape] = {
     "/hf": _hugging_face,
     **dict.fromkeys(
-        ("/embed", "/embed_all", "/predict", "/similarity", "/rerank"), _embeddings_inference
+        ("/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/rerank"),
+        _embeddings_inference,
     ),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank"), _reranking),
     **dict.fromkeys(("/v1/embeddings", "/v1/models"), _openai),

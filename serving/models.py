@@ -1,7 +1,7 @@
 """Opens model folders for serving; models with equal encoders share one batcher."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,10 +18,18 @@ from bert_core.errors import UserError
 from bert_core.example import ModelExample, check_example, read_example
 from bert_core.example_answers import Source, question_of
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
-from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.features.sentence_pooling import (
+    SentencePooling,
+    read_prompts,
+    read_sentence_pooling,
+)
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.lineage import Lineage, read_lineage
-from bert_core.masked_language_model import masked_token_answers, next_sentence_answers
+from bert_core.masked_language_model import (
+    masked_token_answers,
+    next_sentence_answers,
+    word_weight_answers,
+)
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.tagger import FEATURE_TAGGER
@@ -32,6 +40,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import find_task
 from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.tasks.zero_shot import entailment_outputs
 from serving.batching import Batcher, Head, Work
 from serving.request_context import InFlight
@@ -67,6 +76,7 @@ class ServedModel:
         """Reads the folder now: the cache may remove it once another version is served."""
         _ = self.sha256, self.lineage, self.created, self.example
         with suppress(UserError):  # raised again where it is asked for
+            _ = self.prompts
             _ = self.sentence_pooling
 
     @property
@@ -101,6 +111,11 @@ class ServedModel:
         return read_sentence_pooling(self.folder, self.config.max_position_embeddings)
 
     @cached_property
+    def prompts(self) -> SentencePooling:
+        """The prompts and the longest row of the folder, whatever makes its vectors."""
+        return read_prompts(self.folder, self.config.max_position_embeddings)
+
+    @cached_property
     def lineage(self) -> Lineage | None:
         """Where the model comes from, as its folder and the registry say; None if neither does."""
         of_folder = read_lineage(self.folder)
@@ -132,6 +147,10 @@ class ServedModel:
         return partial(masked_token_answers, self.model)
 
     @cached_property
+    def _word_weight_head(self) -> Head:
+        return partial(word_weight_answers, self.model)
+
+    @cached_property
     def _next_sentence_head(self) -> Head:
         return partial(next_sentence_answers, self.model)
 
@@ -140,6 +159,11 @@ class ServedModel:
         targets = rows.notes["targets"] if only_targets else None
         last, size = (self.config.num_hidden_layers,), self.config.vocab_size
         return Work(rows, last, self._masked_token_head, size, targets)
+
+    def word_weight_work(self, rows: EncodedRows) -> Work:
+        """How much each word of the vocabulary says of each row, by the masked-token head."""
+        last, size = (self.config.num_hidden_layers,), self.config.vocab_size
+        return Work(rows, last, self._word_weight_head, size, per_row=True)
 
     def next_sentence_work(self, rows: EncodedRows) -> Work:
         """What the next-sentence head is to say of pairs."""
@@ -175,9 +199,36 @@ def is_reranker(model: ServedModel) -> bool:
     return isinstance(task, Reranking)
 
 
+def is_embedder(model: ServedModel, vectors: Literal["dense", "sparse"]) -> bool:
+    """Whether it was trained for embeddings with such vectors."""
+    return isinstance(model.task, TextEmbedding) and model.task.vectors == vectors
+
+
+def fills_masks(model: ServedModel) -> bool:
+    """Whether it says which word a [MASK] hides."""
+    return "masked_token" in model.model.heads and not is_embedder(model, "sparse")
+
+
 def is_entailment(model: ServedModel) -> bool:
     """Whether it says of pairs whether the second text follows from the first."""
     return isinstance(model.task, Classification) and entailment_outputs(model.task) is not None
+
+
+@dataclass(frozen=True)
+class Ability:
+    """What a route needs of a model: a noun for messages ("no model for …"), and which have it."""
+
+    name: str
+    of: Callable[[ServedModel], bool]
+
+
+RERANKING = Ability("reranking", is_reranker)
+ENTAILMENT = Ability("entailment", is_entailment)
+MASKED_TOKEN = Ability("masked token", fills_masks)
+NEXT_SENTENCE = Ability("next sentence", lambda model: "next_sentence" in model.model.heads)
+SPARSE = Ability("sparse embeddings", lambda model: is_embedder(model, "sparse"))
+WORDS = Ability("sparse embeddings", lambda model: "masked_token" in model.model.heads)
+"""Sparse vectors come from any masked-token head, best from one that was trained for it."""
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from bert_core.errors import UserError
 from bert_core.evaluation.intervals import NUM_RESAMPLES, percentile_interval, resampled
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import GLUE, GlueTask
 from bert_core.tasks.classification import Text
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource, layout_for
 from bert_core.tasks.metrics import FloatArray
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import add_task_head, task_loss
 from bert_core.text.masking import Vocabulary
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint

@@ -19,7 +19,6 @@ from bert_core.tasks.metrics import FloatArray, answer_scores, metric_parts, nev
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering, best_and_null, gold_texts
 from bert_core.tasks.reranking import Reranking
-from bert_core.tasks.retrieval import METRICS
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
@@ -359,7 +358,7 @@ def _of_vectors(
     task: TextEmbedding, predictions: Predictions, examples: Sequence[RelatedTexts]
 ) -> WeightedMetrics:
     if task.kind == "pairs":
-        return means({name: [found[name] for found in predictions] for name in METRICS})
+        return means({name: [found[name] for found in predictions] for name in task.pair_metrics})
     if task.kind == "labels":
         pairs = zip(predictions, examples, strict=True)
         return means({"accuracy": [found["label"] == each.answer for found, each in pairs]})

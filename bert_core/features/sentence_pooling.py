@@ -6,7 +6,7 @@ Shapes: N texts, D dimensions.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,32 +113,17 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
     Rows are no longer than `positions`. Raises `UserError` for what we would have to do otherwise
     than the folder says.
     """
-    longest = longest_row(folder, positions)
-    max_length = longest if longest < positions else None
+    said = read_prompts(folder, positions)
     if not os.path.lexists(folder / MODULES):
-        return SentencePooling(max_length=max_length)
+        return said
     _refuse_other_encoders(folder)
-    settings = read_json_object(folder / _SETTINGS, is_optional=True)
-    prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(
-        isinstance(prompt, str) and len(prompt) <= _LONGEST_PROMPT for prompt in prompts.values()
-    ):
-        what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
-        raise UserError(what, str(folder / _SETTINGS), "fix the file")
-    found: dict[str, Any] = {"prompts": prompts, "max_length": max_length}
-    name = settings.get("default_prompt_name")
-    if name is not None:
-        if not isinstance(name, str):
-            what = f"default_prompt_name {str(name)[:60]}"
-            raise UserError(what, str(folder / _SETTINGS), "give the name of a prompt")
-        found["default_prompt"] = name
-        SentencePooling(prompts=prompts).prompt(name)
+    found: dict[str, Any] = {}
     dense: list[Dense] = []
     for kind, part in _modules(folder):
         if found.get("normalize") and kind != "Normalize":
             raise _refusal(f"the module {kind} after Normalize", folder / MODULES)
         if kind == "Pooling" and "pooling" not in found:
-            found["pooling"] = _mode(_config(part), part, prompts)
+            found["pooling"] = _mode(_config(part), part, said.prompts)
         elif kind == "Dense" and "pooling" in found:
             of_encoder = read_json_object(folder / "config.json").get("hidden_size", 768)
             dense.append(_read_dense(part, len(dense[-1].weight) if dense else of_encoder))
@@ -149,7 +134,29 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
             raise _refusal(f"the module {kind} in this place", folder / MODULES)
     if "pooling" not in found:
         raise _refusal("no module Pooling", folder / MODULES)
-    return SentencePooling(**found, dense=tuple(dense))
+    return replace(said, **found, dense=tuple(dense))
+
+
+def read_prompts(folder: Path, positions: int) -> SentencePooling:
+    """Reads the prompts and the longest row of a folder, whatever makes its vectors."""
+    longest = longest_row(folder, positions)
+    said = SentencePooling(max_length=longest if longest < positions else None)
+    if not os.path.lexists(folder / MODULES):
+        return said
+    settings = read_json_object(folder / _SETTINGS, is_optional=True)
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(
+        isinstance(prompt, str) and len(prompt) <= _LONGEST_PROMPT for prompt in prompts.values()
+    ):
+        what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
+        raise UserError(what, str(folder / _SETTINGS), "fix the file")
+    name = settings.get("default_prompt_name")
+    if name is not None and not isinstance(name, str):
+        what = f"default_prompt_name {str(name)[:60]}"
+        raise UserError(what, str(folder / _SETTINGS), "give the name of a prompt")
+    said = replace(said, prompts=prompts, default_prompt=name)
+    said.prompt(name)
+    return said
 
 
 def sentence_modules(pooling: SentencePooling, hidden_size: int) -> dict[str, Any]:
@@ -170,17 +177,42 @@ def sentence_modules(pooling: SentencePooling, hidden_size: int) -> dict[str, An
             }
             for number, kind in enumerate(kinds)
         ],
-        TRANSFORMER_SETTINGS: {"max_seq_length": pooling.max_length, "do_lower_case": False},
-        _SETTINGS: {
-            "prompts": dict(pooling.prompts),
-            "default_prompt_name": pooling.default_prompt,
-            "similarity_fn_name": "cosine",
-        },
+        **_settings(pooling, "cosine"),
         "1_Pooling/config.json": {
             "word_embedding_dimension": hidden_size,
             **{f"{_SWITCH}{each}": each == mode for each in switches},
         },
         **({"2_Normalize/config.json": {}} if pooling.normalize else {}),
+    }
+
+
+def sparse_modules(prompts: SentencePooling) -> dict[str, Any]:
+    """The JSON files by which `SparseEncoder(folder)` makes a weight of each word (SPLADE)."""
+    kinds = {"MLMTransformer": "", "SpladePooling": "1_SpladePooling"}
+    return {
+        MODULES: [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": f"{_PACKAGE}sparse_encoder.models.{kind}",
+            }
+            for number, (kind, path) in enumerate(kinds.items())
+        ],
+        **_settings(prompts, "dot", model_type="SparseEncoder"),
+        "1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu"},
+    }
+
+
+def _settings(said: SentencePooling, similarity: str, **more: str) -> dict[str, Any]:
+    return {
+        TRANSFORMER_SETTINGS: {"max_seq_length": said.max_length, "do_lower_case": False},
+        _SETTINGS: {
+            "prompts": dict(said.prompts),
+            "default_prompt_name": said.default_prompt,
+            "similarity_fn_name": similarity,
+            **more,
+        },
     }
 
 
@@ -200,6 +232,9 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         name = kind.rpartition(".")[2]
         part = str(module.get("path", ""))
         is_first = not found
+        if is_first and name in ("MLMTransformer", "SparseStaticEmbedding"):
+            remedy = "take embed_sparse, /embed_sparse, or another model"
+            raise UserError("a model of sparse vectors", str(folder), remedy)
         if is_first and name == "Transformer" and part:
             raise UserError(
                 f"an encoder in a folder of its own, {part}", str(path), rewrite_command(folder)

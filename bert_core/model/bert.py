@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from bert_core.config import ModelConfig
 from bert_core.model.encoder import Encoder, initialize
 from bert_core.model.operations import OnDevice
+from bert_core.model.word_weights import word_weights
 
 
 class MaskedTokenHead(OnDevice):
@@ -51,6 +52,16 @@ class MaskedTokenHead(OnDevice):
         """
         features, table = self.features(hidden_states), self.table(word_embeddings)
         return self.operations.vocabulary_cross_entropy(features, table, self.bias, labels, count)
+
+    def word_weights(
+        self, hidden_states: Tensor, word_embeddings: Tensor, place_counts: Tensor
+    ) -> Tensor:
+        """How much each word says of each row, [N, V]; rows have `place_counts` [N] states [P, H].
+
+        See `bert_core.model.word_weights`.
+        """
+        features, table = self.features(hidden_states), self.table(word_embeddings)
+        return word_weights(features, table, self.bias, place_counts.tolist())
 
     def forward(self, hidden_states: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits [P, V] over the vocabulary for the states [P, H] of the positions asked for."""
@@ -136,8 +147,8 @@ TASK_HEADS: dict[str, Callable[[ModelConfig, int], nn.Module]] = {
 }
 """The heads of fine-tuning, which have as many outputs as the task has answers."""
 
-VECTORS = "vectors"
-"""The head of tasks whose answer is a text's vector."""
+VECTORS, WORDS = "vectors", "masked_token"
+"""The heads of tasks whose answer is a text's vector: of states, or of weights of words."""
 
 
 class Bert(nn.Module):
@@ -191,11 +202,14 @@ class Bert(nn.Module):
     def add_task_head(self, name: str, num_outputs: int) -> list[str]:
         """Adds a fresh head of `TASK_HEADS` unless one of this size is there; gives its name.
 
-        That of vectors has no weights that could be drawn, and no size of its own.
+        That of vectors has no weights that could be drawn, and no size of its own; that of words
+        is of pre-training.
         """
         if name == VECTORS:
             self.heads[name] = TextVectors()
             return []
+        if name == WORDS:
+            return self.add_missing_heads([name])
         head = dict(self.heads.items()).get(name)
         if isinstance(head, Classifier | Span) and head.linear.out_features == num_outputs:
             return []

@@ -140,6 +140,7 @@ TASKS: dict[str, Task] = {
     "multiple_choice": MultipleChoice(),
     "swag": SWAG,
     "embedding": TextEmbedding(),
+    "sparse": TextEmbedding(vectors="sparse"),
     "squad_search": SquadSearch(),
     "docs_search": DocstringSearch(),
     "text_search": TextSearch(),
@@ -154,13 +155,19 @@ CONFIG_FIELD = "bertline_task"
 """Where config.json of a model folder keeps the task's settings."""
 
 
+def architecture_of(task: Task) -> str:
+    """The class of `transformers` that loads a task's folder; of sparse vectors that of words."""
+    is_sparse = isinstance(task, TextEmbedding) and task.is_sparse
+    return "BertForMaskedLM" if is_sparse else task.architecture
+
+
 def task_config(name: str, task: Task) -> dict[str, Any]:
     """Returns the fields of a fine-tuned folder's config.json besides the encoder's architecture.
 
     `transformers` reads the labels and the problem type; the task itself is for ours.
     """
     config: dict[str, Any] = {
-        "architectures": [task.architecture],
+        "architectures": [architecture_of(task)],
         CONFIG_FIELD: {"name": name, "settings": task.model_dump(mode="json")},
     }
     if task.problem_type is not None:
@@ -195,7 +202,7 @@ def task_of(config: Mapping[str, Any], model: "Bert | None" = None) -> tuple[str
 
 
 def _of_model(task: Task, model: "Bert") -> Task:
-    from bert_core.model.bert import VECTORS
+    from bert_core.model.bert import VECTORS, WORDS
     from bert_core.model.tagger import FEATURE_TAGGER
 
     longest = min(task.max_length, model.config.max_position_embeddings)
@@ -203,6 +210,8 @@ def _of_model(task: Task, model: "Bert") -> Task:
         model.add_task_head(VECTORS, 0)  # which has no weights, so no folder has it
         return task.model_copy(update={"max_length": longest})
     heads = dict(model.heads.items())
+    if task.head.name == WORDS and heads.keys() == {WORDS}:
+        return task.model_copy(update={"max_length": longest})
     name = FEATURE_TAGGER if FEATURE_TAGGER in heads else task.head.name
     linear = getattr(heads.get(name), "linear", None)
     num_outputs = getattr(linear, "out_features", 0)

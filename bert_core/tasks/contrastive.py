@@ -91,6 +91,21 @@ def contrastive_loss(
     return torch.stack(losses).sum(), right
 
 
+def sparse_loss(
+    weights: Tensor, groups: Groups, *, scale: float, of_queries: float, of_passages: float
+) -> tuple[Tensor, Tensor]:
+    """The mean loss of a step of pairs, 0-d, and how many are right, 0-d; `weights` are [U, V].
+
+    The cross entropy of products, not cosines, and what keeps weights few and even: the squared
+    mean weight of each word, summed, of queries and passages each with its share (FLOPS, Paria et
+    al. 2020, arXiv 2004.05665; Formal et al. 2021, arXiv 2109.10086).
+    """
+    loss, right = _ranking(weights.float(), groups, scale)
+    for texts, share in ((groups.queries, of_queries), (groups.candidates, of_passages)):
+        loss = loss + share * weights[texts].float().mean(0).square().sum()
+    return loss, right
+
+
 def _ranking(vectors: Tensor, groups: Groups, scale: float) -> tuple[Tensor, Tensor]:
     scores = vectors[groups.queries] @ vectors[groups.candidates].T * scale
     scores = scores.masked_fill(groups.blocked, -torch.inf)

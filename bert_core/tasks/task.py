@@ -41,7 +41,7 @@ class HeadShape:
     """A task's head: its name in `Bert.heads`, its outputs, and whether it reads the pooler.
 
     One that is `per_row` answers each row at once, not each place; vectors have no `num_outputs` of
-    their own, but the encoder's width.
+    their own, but the encoder's width, or one for each word of the vocabulary.
     """
 
     name: str
@@ -249,14 +249,17 @@ def head_answers(model: "Bert", states: "Sequence[Tensor]", place_counts: "Tenso
 
     `place_counts` [R] says how many places belong to each row.
     """
-    from bert_core.model.bert import VECTORS
+    from bert_core.model.bert import VECTORS, WORDS, MaskedTokenHead
     from bert_core.model.tagger import FEATURE_TAGGER
 
-    if FEATURE_TAGGER in model.heads:
-        return model.heads[FEATURE_TAGGER](states, place_counts)
+    heads = dict(model.heads.items())
+    if FEATURE_TAGGER in heads:
+        return heads[FEATURE_TAGGER](states, place_counts)
     (last,) = states
-    if VECTORS in model.heads:
-        return model.heads[VECTORS](last, place_counts)
+    if VECTORS in heads:
+        return heads[VECTORS](last, place_counts)
+    if isinstance(words := heads.get(WORDS), MaskedTokenHead):
+        return words.word_weights(last, model.encoder.word_embeddings, place_counts)
     if "pooler" in model.heads:
         last = model.heads["pooler"](last)
     (answering,) = [head for name, head in model.heads.items() if name != "pooler"]

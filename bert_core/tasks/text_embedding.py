@@ -1,17 +1,18 @@
 """Text embedding: one vector of each text, near those of texts that belong to it.
 
 Vectors are made as sentence-transformers does it (Reimers & Gurevych 2019, arXiv 1908.10084): the
-mean of the last layer's states, or that of [CLS].
+mean of the last layer's states, or that of [CLS]; or sparse, a weight for each word of the
+vocabulary (SPLADE, see `bert_core.model.word_weights`).
 Shapes: N examples, U different texts, R rows (one of each text), H numbers of a vector.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from tokenizers import Tokenizer
 
 from bert_core.interface import RelationKind
@@ -47,6 +48,10 @@ _CRITERIA: dict[RelationKind, str] = {
 _TEXTS, _COUNTS, _VALUES = "texts", "text_counts", "values"
 """Notes of rows: the rows of each example's texts, end to end, how many they are, and the numbers
 of the classes."""
+
+
+SIZES = ("query_words", "passage_words")
+"""Metrics of sparse vectors: how many words have a weight, which is what a search costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +90,37 @@ class TextEmbedding(Task):
     text_column: str = Field(default="text", description="column of the text of labels or texts")
     label_column: str = Field(default="label", description="column of the label")
     header: bool = Field(default=True, description="whether a table's first line names its columns")
+    vectors: Literal["dense", "sparse"] = Field(
+        default="dense",
+        description="dense: of the states; sparse: a weight for each word of the vocabulary, by the"
+        " masked-token head (SPLADE)",
+    )
     pooling: Literal["mean", "cls"] = Field(
         default="mean", description="mean of all tokens' states, or that of [CLS]"
     )
-    scale: float = Field(
-        default=20.0, gt=0, description="what cosines are multiplied by in the loss"
+    scale: float | None = Field(
+        default=None,
+        gt=0,
+        description="what cosines are multiplied by in the loss, or products of sparse vectors; by"
+        " default 20, or 1",
+    )
+    query_flops: float = Field(
+        default=5e-5, ge=0, description="share of the loss that keeps sparse vectors of queries so"
+    )
+    passage_flops: float = Field(
+        default=3e-5, ge=0, description="the same of passages, which are longer"
     )
     matryoshka: tuple[int, ...] = Field(
         default=(), description="sizes whose first numbers are trained as vectors of their own"
     )
     query_prompt: str = Field(default="", description="what stands before each query")
     passage_prompt: str = Field(default="", description="what stands before each passage")
+
+    @model_validator(mode="after")
+    def _sparse_vectors_are_of_pairs(self) -> Self:
+        if self.is_sparse and self.kind != "pairs":
+            raise ValueError(f"sparse vectors learn from pairs, not from {self.kind}")
+        return self
 
     @field_validator("matryoshka")
     @classmethod
@@ -117,11 +142,27 @@ class TextEmbedding(Task):
             "query_prompt": ("pairs",),
             "passage_prompt": ("pairs",),
         }
-        fields = type(self).model_fields
         for name, kinds in of_kinds.items():
-            if self.kind not in kinds and getattr(self, name) != fields[name].default:
+            if self.kind not in kinds and self._is_given(name):
                 found[name] = f"has no effect on {self.kind}"
+        others = ("query_flops", "passage_flops")
+        for name in ("pooling", "matryoshka") if self.is_sparse else others:
+            if self._is_given(name):
+                found[name] = f"has no effect on {self.vectors} vectors"
         return found
+
+    def _is_given(self, name: str) -> bool:
+        return getattr(self, name) != type(self).model_fields[name].default
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a vector has a weight for each word of the vocabulary."""
+        return self.vectors == "sparse"
+
+    @property
+    def loss_scale(self) -> float:
+        """What cosines, or products, are multiplied by in the loss."""
+        return self.scale or (1.0 if self.is_sparse else 20.0)
 
     @property
     def criterion(self) -> str:
@@ -131,7 +172,8 @@ class TextEmbedding(Task):
     @property
     def head(self) -> HeadShape:
         """The vectors themselves."""
-        return HeadShape("vectors", 0, pooled=False, per_row=True)
+        name = "masked_token" if self.is_sparse else "vectors"
+        return HeadShape(name, 0, pooled=False, per_row=True)
 
     @property
     def problem_type(self) -> str | None:
@@ -159,7 +201,7 @@ class TextEmbedding(Task):
         ]
         rows = encode_sequences(tokenizer, [p + t for p, t in number], None, self.max_length)
         ones = np.ones_like(rows.lengths)
-        counts = rows.lengths if self.pooling == "mean" else ones
+        counts = rows.lengths if self.pooling == "mean" or self.is_sparse else ones
         flat = concatenated(of_examples)
         sizes = np.array([len(each) for each in of_examples], dtype=np.int64)
         example = np.repeat(np.arange(len(examples)), sizes)
@@ -202,11 +244,14 @@ class TextEmbedding(Task):
         return texts, Groups.of(kind, np.split(number, np.cumsum(sizes)[:-1]), values)
 
     def step_loss(self, vectors: "Tensor", groups: "Groups") -> "tuple[Tensor, Tensor]":
-        """See `contrastive_loss`."""
-        from bert_core.tasks.contrastive import contrastive_loss
+        """See `contrastive_loss`, and of sparse vectors `sparse_loss`."""
+        from bert_core.tasks.contrastive import contrastive_loss, sparse_loss
 
+        if self.is_sparse:
+            shares = {"of_queries": self.query_flops, "of_passages": self.passage_flops}
+            return sparse_loss(vectors, groups, scale=self.loss_scale, **shares)
         sizes = self.matryoshka
-        return contrastive_loss(vectors, groups, scale=self.scale, sizes=sizes)
+        return contrastive_loss(vectors, groups, scale=self.loss_scale, sizes=sizes)
 
     def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """There is none of a part of a step."""
@@ -218,11 +263,11 @@ class TextEmbedding(Task):
         """The place of each query's passage among all passages, a cosine, or a neighbour's class.
 
         - pairs: `rank`, from 1, None beyond `retrieval.DEPTH`; the `value` of its cosine; what
-          passage is `nearest`; `METRICS`
+          passage is `nearest`; `METRICS`; of sparse vectors the product, and `SIZES`
         - scores, and texts with scores: the `value` of the cosine
         - labels: the `label` of the nearest other text
         """
-        vectors = normalized(outputs)
+        vectors = outputs if self.is_sparse else normalized(outputs)
         counts = rows.notes[_COUNTS]
         firsts = rows.notes[_TEXTS][np.cumsum(counts) - counts]
         if self.kind == "labels":
@@ -232,7 +277,13 @@ class TextEmbedding(Task):
         if self.kind != "pairs":
             return [{"value": value} for value in values]
         places = _ranked(vectors, rows, firsts, seconds, examples)
-        return [{"value": value, **found} for value, found in zip(values, places, strict=True)]
+        found = [{"value": value, **place} for value, place in zip(values, places, strict=True)]
+        if self.is_sparse:
+            sizes = np.count_nonzero(vectors, axis=1)
+            for name, some in zip(SIZES, (firsts, seconds), strict=True):
+                for each, size in zip(found, sizes[some].tolist(), strict=True):
+                    each[name] = float(size)
+        return found
 
     def metrics(
         self, predictions: Predictions, examples: Sequence[RelatedTexts]
@@ -240,7 +291,8 @@ class TextEmbedding(Task):
         """Means of `METRICS` over queries, correlations with scores, or the accuracy."""
         if self.kind == "pairs":
             return {
-                name: float(np.mean([found[name] for found in predictions])) for name in METRICS
+                name: float(np.mean([found[name] for found in predictions]))
+                for name in self.pair_metrics
             }
         if self.kind == "labels":
             right = [
@@ -251,6 +303,11 @@ class TextEmbedding(Task):
         gold = [float(example.answer or 0) for example in examples]
         found = correlation_metrics(gold, [prediction["value"] for prediction in predictions])
         return {name: found[name] for name in ("spearman", "pearson")}
+
+    @property
+    def pair_metrics(self) -> tuple[str, ...]:
+        """The metrics of pairs: `METRICS`, and of sparse vectors `SIZES`."""
+        return (*METRICS, *SIZES) if self.is_sparse else METRICS
 
     def _kind_of(self, split: str) -> RelationKind:
         return "scores" if self.kind == "texts" and split != "train" else self.kind

@@ -21,10 +21,9 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.tasks.text_embedding import TextEmbedding
 from serving.batching import Batcher, DeadlineError, OverloadedError
 from serving.errors import RequestError
-from serving.models import ServedModel, is_entailment, is_reranker
+from serving.models import Ability, ServedModel, is_embedder
 from serving.request_context import AnsweringRole, current_request
 from serving.rollout.aliases import Address, Pointer, Role, WatchStatus, title_of
 from serving.telemetry.metrics import Metrics
@@ -173,42 +172,22 @@ class Traffic:
 
         def choose(table: _Table) -> ServedModel:
             models = table.active.values()
-            trained = [model for model in models if isinstance(model.task, TextEmbedding)]
+            trained = [model for model in models if is_embedder(model, "dense")]
             plain = trained or [model for model in models if model.task is None]
             only = name is None and len(plain) == 1
             return plain[0] if only else _encoder_of(table, name)
 
         return self._given(choose)
 
-    def find_reranker(self, name: str | None) -> ServedModel:
-        """The model of this name, or the only one, that gives pairs of texts one score."""
+    def find_able(
+        self, name: str | None, ability: Ability, better: Ability | None = None
+    ) -> ServedModel:
+        """The model of this name, or the only one, with an ability; or the only `better` one."""
 
         def choose(table: _Table) -> ServedModel:
-            able = {key: model for key, model in table.active.items() if is_reranker(model)}
-            return _chosen(table, name, able, "reranking")
-
-        return self._given(choose)
-
-    def find_entailment(self, name: str | None) -> tuple[ServedModel, Classification]:
-        """The model of this name, or the only one, that says whether a text follows; its task."""
-
-        def choose(table: _Table) -> ServedModel:
-            able = {key: model for key, model in table.active.items() if is_entailment(model)}
-            return _chosen(table, name, able, "entailment")
-
-        model = self._given(choose)
-        assert isinstance(model.task, Classification)
-        return model, model.task
-
-    def find_with_head(self, name: str | None, head: str) -> ServedModel:
-        """The model of this name, or the only one, that has a head of pre-training.
-
-        Take it where the answer comes from such a head (`masked_token`, `next_sentence`).
-        """
-
-        def choose(table: _Table) -> ServedModel:
-            able = {key: model for key, model in table.active.items() if head in model.model.heads}
-            return _chosen(table, name, able, head.replace("_", " "))
+            able = {key: model for key, model in table.active.items() if ability.of(model)}
+            best = {key: model for key, model in able.items() if better and better.of(model)}
+            return _chosen(table, name, best if best and name is None else able, ability.name)
 
         return self._given(choose)
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
+from bert_core.features.sentence_pooling import SentencePooling
 from bert_core.interface import OverflowOrError
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
@@ -86,13 +87,16 @@ async def sentence_vectors(
     return SentenceVectors(vectors, num_tokens, truncated, read_headers(found))
 
 
-def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
+def with_prompt(
+    model: ServedModel, inputs: Inputs, name: str | None, said: SentencePooling | None = None
+) -> Inputs:
     """Texts with the folder's prompt of this name before each, or its default one.
 
-    Raises `RequestError` for a name that the folder does not have.
+    The folder's prompts are those of `said`, by default of its sentence pooling. Raises
+    `RequestError` for a name that the folder does not have.
     """
     try:
-        prompt = model.sentence_pooling.prompt(name)
+        prompt = (said or model.sentence_pooling).prompt(name)
     except UserError as error:
         if name is None:
             raise
@@ -111,7 +115,7 @@ def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
 Side = Literal["Left", "left", "Right", "right"]
 
 
-class _Request(BaseModel):
+class TEIRequest(BaseModel):
     """What all of its requests have.
 
     Here as in the shapes of Hugging Face and OpenAI, null stands for a field that is left out.
@@ -131,7 +135,7 @@ PromptName = Annotated[str, Field(max_length=200)] | None
 """Which prompt of the model's folder stands before each text; by default the folder's own."""
 
 
-class EmbedRequest(_Request):
+class EmbedRequest(TEIRequest):
     """Texts, or their tokens, whose vectors are wanted."""
 
     model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."])
@@ -142,7 +146,7 @@ class EmbedRequest(_Request):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-class EmbedAllRequest(_Request):
+class EmbedAllRequest(TEIRequest):
     """Texts whose tokens' vectors are wanted."""
 
     model_config = example(inputs="A cat sleeps.")
@@ -151,7 +155,7 @@ class EmbedAllRequest(_Request):
     prompt_name: PromptName = None
 
 
-class PredictRequest(_Request):
+class PredictRequest(TEIRequest):
     """A text, a pair of texts as a list, or a list of lists of one text or two."""
 
     model_config = example(

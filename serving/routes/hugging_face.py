@@ -23,6 +23,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Prediction
 from serving.errors import RequestError, foreign_refusals
+from serving.models import MASKED_TOKEN
 from serving.routes.embeddings import (
     OR_TRUNCATE,
     Compared,
@@ -363,7 +364,7 @@ class HuggingFaceRoutes(Routes):
         self, request: HuggingFaceFillMaskRequest, model: str | None = None
     ) -> Response:
         """Likely words for the [MASK] of a text: a list for each, where there are several."""
-        served = self._engine.traffic.find_with_head(model, "masked_token")
+        served = self._engine.traffic.find_able(model, MASKED_TOKEN)
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
         asked = request.parameters or FillMaskParameters()
         check_masks(inputs, asked.top_k or 5, self._engine.limits)

@@ -16,7 +16,16 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_embedding import TextEmbedding
 from serving.engine import Engine
 from serving.limits import Limits
-from serving.models import Products, ServedModel, is_entailment, is_reranker
+from serving.models import (
+    ENTAILMENT,
+    MASKED_TOKEN,
+    NEXT_SENTENCE,
+    RERANKING,
+    Products,
+    ServedModel,
+    is_embedder,
+    is_reranker,
+)
 from serving.rollout.admin import told_source
 from serving.rollout.traffic import Variant, source_of
 from serving.routes.json_routes import Routes
@@ -217,6 +226,8 @@ def _described(engine: Engine, name: str) -> ModelInfo:
 def _tei_type(model: ServedModel) -> dict[str, dict[str, Any]]:
     """A reranker, a classifier, or an embedding, as TEI says it; empty for what it has none of."""
     task = model.task
+    if is_embedder(model, "sparse"):
+        return {"embedding": {"pooling": "splade"}}
     if task is None or isinstance(task, TextEmbedding):
         return {"embedding": {"pooling": model.sentence_pooling.pooling}}
     is_ranking = is_reranker(model)
@@ -244,16 +255,16 @@ def _as(shape: type[Shape], found: object) -> Shape | None:
 
 def routes_of(model: ServedModel) -> list[str]:
     """The paths of our own routes that a model answers at."""
-    task, heads = model.task, model.model.heads
+    task = model.task
     can = {
         "/v1/classify": isinstance(task, Classification),
-        "/v1/zero-shot": is_entailment(model),
+        "/v1/zero-shot": ENTAILMENT.of(model),
         "/v1/ner": isinstance(task, Tagging),
         "/v1/qa": isinstance(task, QuestionAnswering),
-        "/v1/rerank": is_reranker(model),
-        "/v1/fill-mask": "masked_token" in heads,
-        "/v1/next-sentence": "next_sentence" in heads,
-        "/v1/pseudo-perplexity": "masked_token" in heads,
+        "/v1/rerank": RERANKING.of(model),
+        "/v1/fill-mask": MASKED_TOKEN.of(model),
+        "/v1/next-sentence": NEXT_SENTENCE.of(model),
+        "/v1/pseudo-perplexity": MASKED_TOKEN.of(model),
         "/v1/features": True,
         "/v1/similarity": True,
         "/v1/explain": True,

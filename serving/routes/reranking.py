@@ -18,7 +18,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.reranking import Reranking
 from serving.engine import Prediction
 from serving.errors import foreign_refusals
-from serving.models import ServedModel
+from serving.models import RERANKING, ServedModel
 from serving.routes.embeddings import OR_TRUNCATE, Side, TEIRefusal, overflow_of
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
 from serving.schemas import InputText, ListOf, ModelAnswer, example
@@ -156,7 +156,7 @@ class RerankRoutes(Routes):
 
     async def rerank(self, request: TEIRerankRequest, model: str | None = None) -> Response:
         """The numbers of the texts with their scores, best first."""
-        served = self._engine.traffic.find_reranker(model)
+        served = self._engine.traffic.find_able(model, RERANKING)
         pairs = [Text(request.query, text, None) for text in request.texts]
         inputs = Inputs(pairs, "texts[{}]".format, OR_TRUNCATE)
         found = await self._scored(served, inputs, overflow_of(request), bool(request.raw_scores))
@@ -198,7 +198,7 @@ class RerankRoutes(Routes):
         return_documents: bool = False,
         raw_scores: bool = False,
     ) -> Response:
-        served = self._engine.traffic.find_reranker(name)
+        served = self._engine.traffic.find_able(name, RERANKING)
         inputs = Inputs([Text(query, text, None) for text in texts], "documents[{}]".format)
         found = await self._scored(served, inputs, "right", raw_scores)
 

@@ -22,7 +22,7 @@ from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Engine, Prediction, TextFeatures
 from serving.errors import RequestError
 from serving.limits import Limits
-from serving.models import ServedModel
+from serving.models import MASKED_TOKEN, NEXT_SENTENCE, ServedModel
 from serving.routes.json_routes import Routes, answered, own_router
 from serving.schemas import (
     ClassifyAnswer,
@@ -134,7 +134,7 @@ class TaskRoutes(Routes):
 
     async def fill_mask(self, request: FillMaskRequest) -> Response:
         """Finds likely words for each [MASK]."""
-        model = self._engine.traffic.find_with_head(request.model, "masked_token")
+        model = self._engine.traffic.find_able(request.model, MASKED_TOKEN)
         inputs = Inputs.of(request.inputs)
         check_masks(inputs, request.top_k, self._engine.limits)
         targets = None
@@ -154,7 +154,7 @@ class TaskRoutes(Routes):
 
     async def next_sentence(self, request: NextSentenceRequest) -> Response:
         """Judges whether the second text of a pair follows the first."""
-        model = self._engine.traffic.find_with_head(request.model, "next_sentence")
+        model = self._engine.traffic.find_able(request.model, NEXT_SENTENCE)
         codec = Classification(
             labels=(_IS_NEXT, _NOT_NEXT),
             second_column="text_pair",
@@ -172,7 +172,7 @@ class TaskRoutes(Routes):
 
     async def pseudo_perplexity(self, request: PseudoPerplexityRequest) -> Response:
         """Judges how likely texts are: each token is masked in turn."""
-        model = self._engine.traffic.find_with_head(request.model, "masked_token")
+        model = self._engine.traffic.find_able(request.model, MASKED_TOKEN)
         codec = PseudoPerplexity(
             model.config.max_position_embeddings,
             request.masking,

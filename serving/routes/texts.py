@@ -14,8 +14,8 @@ from bert_core.features.extractor import FeatureChoice
 from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.interface import Answer
 from bert_core.model.strategies import find_strategy
-from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.outputs import compute_all_outputs
 from serving.errors import TOO_LONG, RequestError
 from serving.limits import BYTES_OF_A_TOKEN
 from serving.models import ServedModel

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.interface import Classified, OverflowOrError, ScoredLabel
 from bert_core.tasks.answers import LabelScores
-from bert_core.tasks.classification import Text
+from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.zero_shot import PLACE, TEMPLATE, entailment_outputs, hypotheses, label_scores
 from serving.engine import Prediction
 from serving.errors import RequestError, foreign_refusals
+from serving.models import ENTAILMENT
 from serving.routes.embeddings import best_scores
 from serving.routes.hugging_face import HuggingFaceRefusal, LabelScore
 from serving.routes.json_routes import (
@@ -168,7 +169,8 @@ class ZeroShotRoutes(Routes):
                 field="labels",
                 remedy="leave the second one out",
             )
-        served, task = self._engine.traffic.find_entailment(name)
+        served = self._engine.traffic.find_able(name, ENTAILMENT)
+        assert isinstance(task := served.task, Classification)
         outputs = entailment_outputs(task)
         assert outputs is not None
         # Before they are made: a few numbers of each are many together.

@@ -18,7 +18,8 @@ from bert_core.model_folder import (
     save_model_folder,
     weight_files,
 )
-from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.predictor import load_predictor
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import head_answers
 from bert_core.tokenizer import SPECIAL_TOKENS

@@ -16,11 +16,12 @@ from bert_core.model.cpu.linear import Int8Linear, onednn_is_faster_here
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.model_folder import CHECKSUMS, ModelFolderError, load_model_folder, save_model_folder
-from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
+from bert_core.predictor import Predictor, load_predictor
 from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import layout_for
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, task_loss

@@ -351,6 +351,23 @@ def of_zero_shot(path):
     }
 
 
+def of_sparse_vectors(path):
+    """Ten requests of a route whose answer may have a number for each word of the vocabulary."""
+    del path
+    return {
+        "texts": {"inputs": ["the cat sat"] * 256},
+        "most texts": {"inputs": ["cat"] * 131},
+        "too many texts": {"inputs": ["cat"] * 30_000},
+        "long texts": {"inputs": ["the cat sat " * 200] * 100, "truncate": True},
+        "a word of megabytes": {"inputs": "a" * 1_900_000, "truncate": True},
+        "empty texts": {"inputs": [""] * 256},
+        "ids": {"inputs": [[7] * 500] * 60},
+        "ids that are none": {"inputs": [[2**40]]},
+        "empty ids": {"inputs": [[]] * 200},
+        "a prompt of a megabyte": {"inputs": "cat", "prompt_name": "p" * 1_000_000},
+    }
+
+
 @dataclass
 class Watched:
     """What was seen while a request was answered: seconds of `/health`, bytes of memory."""

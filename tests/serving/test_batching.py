@@ -9,9 +9,9 @@ import torch
 from small_tasks import WRITERS, write_data, write_encoder
 
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Text
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import add_task_head, head_answers, hidden_states
 from serving.batching import Batcher, DeadlineError, OverloadedError, Watchdog, Work
 

@@ -23,6 +23,7 @@ from hostile import (
     costly,
     having_text,
     of_reranking,
+    of_sparse_vectors,
     of_zero_shot,
     random_body,
     shapes,
@@ -138,6 +139,7 @@ def test_work_beyond_its_size(watch, name):
 
 OF_SEARCH = {
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), of_reranking),
+    "/embed_sparse?model=wide": of_sparse_vectors,
     **dict.fromkeys(("/v1/zero-shot", "/hf/zero-shot-classification"), of_zero_shot),
 }
 

@@ -182,6 +182,11 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     if not isinstance(options, TextEmbedding):
         return
     width, where = encoder.config.hidden_size, str(encoder.path)
+    if options.is_sparse:
+        if "masked_token" not in encoder.heads:
+            remedy = "continue its pre-training first: bertline adapt --start_from"
+            raise UserError("no masked-token head, and sparse vectors need one", where, remedy)
+        return
     too_wide = [size for size in options.matryoshka if size >= width]
     if too_wide:
         what = f"a size of {too_wide[0]}, and vectors have {width} numbers"

@@ -11,13 +11,13 @@ from bert_core.config import ModelConfig
 from bert_core.errors import one_line
 from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.example_answers import example_of_task
-from bert_core.features.sentence_pooling import SentencePooling, sentence_modules
+from bert_core.features.sentence_pooling import SentencePooling, sentence_modules, sparse_modules
 from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.strict_files import parse_json
-from bert_core.tasks.catalog import task_config
+from bert_core.tasks.catalog import architecture_of, task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.reranking import Reranking
@@ -117,7 +117,7 @@ def _pipeline(job: FinetuningJob) -> str | None:
     """What the Hub calls the task of the model."""
     match job.data.task:
         case TextEmbedding():
-            return "sentence-similarity"
+            return "feature-extraction" if job.data.task.is_sparse else "sentence-similarity"
         case Reranking():
             return "text-ranking"
     return PIPELINES.get(_architecture(job))
@@ -162,7 +162,7 @@ def _architecture(job: FinetuningJob) -> str:
     """
     is_features = isinstance(job.settings, FeatureSettings)
     reads_last = job.encoder.config.is_decoder and job.data.task.head.pooled
-    return "BertModel" if is_features or reads_last else job.data.task.architecture
+    return "BertModel" if is_features or reads_last else architecture_of(job.data.task)
 
 
 def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
@@ -204,13 +204,13 @@ def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str) -> None:
 def _modules(task: TextEmbedding, config: ModelConfig) -> dict[str, Any]:
     """The files by which sentence-transformers, and servers, make vectors as they were trained."""
     given = {"query": task.query_prompt, "document": task.passage_prompt}
-    pooling = SentencePooling(
-        pooling=task.pooling,
-        normalize=True,
+    said = SentencePooling(
         max_length=min(task.max_length, config.max_position_embeddings),
         prompts={name: prompt for name, prompt in given.items() if any(given.values())},
     )
-    return sentence_modules(pooling, config.hidden_size)
+    if task.is_sparse:
+        return sparse_modules(said)
+    return sentence_modules(replace(said, pooling=task.pooling, normalize=True), config.hidden_size)
 
 
 def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) -> list[str]:

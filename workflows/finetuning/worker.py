@@ -19,11 +19,10 @@ from bert_core.config import ModelConfig, training_flops
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.features.states import stored_states
-from bert_core.model.bert import VECTORS, Bert
+from bert_core.model.bert import VECTORS, WORDS, Bert
 from bert_core.model.strategies import find_strategy
 from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.coupled_batches import (
     CoupledBatchSource,
     loss_of_examples,
@@ -31,6 +30,7 @@ from bert_core.tasks.coupled_batches import (
     vector_loss,
 )
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
@@ -190,16 +190,17 @@ def step_metrics(task: Task, result: StepResult) -> dict[str, float]:
 def encoder_flops(config: ModelConfig, task: Task, result: StepResult) -> float:
     """FLOPs of encoder and pooler, forward and backward; the head is too small to count.
 
-    A head that scores spans is taken to read all tokens: it reads those of the passage.
+    A head that scores spans is taken to read all tokens: it reads those of the passage. That of
+    words counts, as it does in pre-training.
     """
     num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[2])
     return training_flops(
         config,
         num_tokens=num_tokens,
         sum_of_squared_lengths=result.sum_of_squared_lengths,
-        num_predictions=0,
+        num_predictions=num_tokens if task.head.name == WORDS else 0,
         num_rows=num_labels if task.head.pooled else 0,
-        num_read=num_tokens if task.head.name in ("span", VECTORS) else num_labels,
+        num_read=num_tokens if task.head.name in ("span", VECTORS, WORDS) else num_labels,
     )
 
 

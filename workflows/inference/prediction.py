@@ -125,7 +125,8 @@ def _kind_of(task: Task, model: str) -> Kind:
     if isinstance(task, QuestionAnswering):
         return "answers"
     if isinstance(task, TextEmbedding):
-        raise UserError("a model of embeddings", model, "workflows/extract.py writes vectors")
+        how = "embed_sparse of bert_core.load(MODEL)" if task.is_sparse else "workflows/extract.py"
+        raise UserError("a model of embeddings", model, f"{how} gives vectors")
     raise UserError(
         f"a model of another kind of task, {type(task).__name__}",
         model,

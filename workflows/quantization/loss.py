@@ -26,11 +26,12 @@ from bert_core.model.bert import TASK_HEADS, Bert
 from bert_core.model.cpu.linear import weight_levels
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish, load_model_folder
-from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
+from bert_core.predictor import Predictor, load_predictor
 from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision
 from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
 from bert_core.text.sources import find_parts

@@ -63,6 +63,8 @@ def _load_pyfunc(data_path: str) -> PyfuncModel:
     task = predictor.fine_tuned_for
     if task is not None and not isinstance(task, TextEmbedding):
         return PyfuncModel(task_columns(task), partial(_task_answers, predictor))
+    if task is not None and task.is_sparse:
+        return PyfuncModel(TEXT, partial(_word_weights, predictor))
     if "masked_token" in predictor.model.heads:
         return PyfuncModel(TEXT, partial(_filled_masks, predictor))
     return PyfuncModel(TEXT, partial(_vectors, predictor))
@@ -117,6 +119,10 @@ def _vectors(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict
     """Pools as the folder's sentence-transformers files say, or takes the mean of the tokens."""
     vectors = predictor.embed(_texts(rows), overflow="window")
     return [{"vector": vector} for vector in vectors.tolist()]
+
+
+def _word_weights(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [{"words": words} for words in predictor.embed_sparse(_texts(rows), overflow="window")]
 
 
 def _texts(rows: Sequence[tuple[Any, ...]]) -> list[str]:

@@ -10,10 +10,11 @@ from bert_core.features.states import stored_states
 from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, LayerMix
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
-from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.predictor import load_predictor
 from bert_core.quantization import for_inference
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import FeatureRows, TaskBatchSource
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import compute_outputs, task_loss
 
 TRANSFORMERS = {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import GLUE
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.metrics import less_is_better
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import task_loss
 

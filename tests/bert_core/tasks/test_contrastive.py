@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bert_core.tasks.contrastive import Groups, contrastive_loss
+from bert_core.tasks.contrastive import Groups, contrastive_loss, sparse_loss
 
 SIZE = 8
 
@@ -47,6 +47,24 @@ def test_pairs_have_the_ranking_loss_of_sentence_transformers(theirs, num_negati
     found, gradient, _ = with_gradients(torch.cat(columns), groups_of("pairs", *texts))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradient, torch.cat(gradients))
+
+
+def test_sparse_vectors_have_the_loss_of_splade(theirs):
+    losses = pytest.importorskip("sentence_transformers.sparse_encoder.losses")
+    columns = [vectors(5, seed).relu().requires_grad_() for seed in range(3)]
+    model = torch.nn.Identity()
+    ranking = losses.SparseMultipleNegativesRankingLoss(model)
+    flops = losses.FlopsLoss(model).compute_loss_from_embeddings
+    expected = ranking.compute_loss_from_embeddings(columns, None)
+    expected = expected + 0.3 * flops(columns[0]) + 0.2 * flops(torch.cat(columns[1:]))
+    expected.backward()
+    texts = [[row + 5 * column for column in range(3)] for row in range(5)]
+    mine = torch.cat([each.detach() for each in columns]).requires_grad_()
+    groups = groups_of("pairs", *texts)
+    found, _ = sparse_loss(mine, groups, scale=1.0, of_queries=0.3, of_passages=0.2)
+    found.backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(mine.grad, torch.cat([each.grad for each in columns]))
 
 
 def test_scores_have_the_loss_of_cosent(theirs):

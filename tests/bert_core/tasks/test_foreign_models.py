@@ -11,10 +11,11 @@ from transformers import BertConfig, PreTrainedTokenizerFast
 
 from bert_core.errors import UserError
 from bert_core.model_folder import ModelFolderError
-from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Text
 from bert_core.tasks.multiple_choice import Choices
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagged_sentences import TaggedSentence

@@ -7,11 +7,12 @@ import transformers
 from parity import check_gradients, their_outputs, theirs_of
 
 from bert_core.model_folder import save_model_folder
-from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import TaskBatchSource
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tasks.tagged_sentences import TaggedSentence

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging

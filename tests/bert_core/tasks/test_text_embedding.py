@@ -12,8 +12,9 @@ from training_processes import train_vectors
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
-from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
+from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.coupled_batches import CoupledBatchSource, told_steps, vector_loss
+from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.retrieval import normalized
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import add_task_head, compute_outputs

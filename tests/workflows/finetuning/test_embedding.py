@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 from finetuning_runs import WORDS, arguments, finetune_here, write_encoder
-from sentence_transformers import SentenceTransformer
+from running import serving
+from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -149,7 +150,11 @@ def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
 @pytest.fixture(scope="module")
 def trained(storage, whole):
     """The folder of the whole run."""
-    run = whole[0]
+    return exported(storage, whole[0])
+
+
+def exported(storage, run):
+    """The folder of a run."""
     (run.folder.path / "artifacts").mkdir(exist_ok=True)
     settings = run.parts.settings
     encoder = open_encoder(settings.model, storage, "sqlite://")
@@ -179,7 +184,11 @@ def test_in_int8_its_search_is_measured(storage, trained, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"options__matryoshka": "32"}, "a size of 32"), ({"model": "dense"}, "further (Dense)")],
+    [
+        ({"options__matryoshka": "32"}, "a size of 32"),
+        ({"model": "dense"}, "further (Dense)"),
+        ({"model": "dense", "task": "sparse"}, "no masked-token head"),
+    ],
 )
 def test_an_encoder_that_cannot_learn_it_is_refused(storage, change, said):
     model = storage / change.get("model", "encoder")
@@ -189,11 +198,90 @@ def test_an_encoder_that_cannot_learn_it_is_refused(storage, change, said):
         SentenceTransformer(modules=[transformer, pooling, Dense(32, 8)], device="cpu").save(
             str(model)
         )
-    settings = parse(arguments(storage, task="embedding", **change | {"model": model}))
+    settings = parse(arguments(storage, **{"task": "embedding"} | change | {"model": model}))
     encoder = open_encoder(settings.model, storage, "sqlite://")
     with pytest.raises(UserError) as refused:
         refuse_encoder(settings, encoder)
     assert said in str(refused.value)
+
+
+SPARSE = {"task": "sparse", "epochs": 6, "options__query_prompt": "ba: "}
+STRONG = {"options__query_flops": 0.01, "options__passage_flops": 0.01}
+
+
+@pytest.fixture(scope="module")
+def sparse(storage):
+    run, outcome, _ = embed_here(storage, name="sparse", **SPARSE, **STRONG)
+    assert outcome == Outcome(72, stopped=False)
+    return run, exported(storage, run)
+
+
+def test_words_are_learned_that_a_query_and_its_passage_share(storage, sparse):
+    measured = [each for _, each in records(sparse[0]) if "dev/loss" in each]
+    assert measured[-1]["dev/ndcg_at_10"] > measured[0]["dev/ndcg_at_10"]
+    assert measured[-1]["dev/passage_words"] < 0.9 * measured[0]["dev/passage_words"]
+    for stop_after in (17, 8):
+        embed_here(storage, stop_after, name="sparse-parts", **SPARSE, **STRONG)
+    again, _, _ = embed_here(storage, name="sparse-parts", **SPARSE, **STRONG)
+    assert records(again) == records(sparse[0])
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (again, sparse[0])]
+    first, second = ((path / "model.safetensors").read_bytes() for path in paths)
+    assert first == second
+
+
+def test_the_folder_of_words_is_one_of_sparse_encoders(storage, sparse, capsys):
+    run, folder = sparse
+    theirs = SparseEncoder(str(folder), device="cpu")
+    ours = bert_core.load(folder)
+    texts = [" ".join(WORDS[:count]) for count in (1, 4, 10)]
+    vocabulary = ours.tokenizer.get_vocab()
+    for name, encode in ((None, theirs.encode), ("query", theirs.encode_query)):
+        found = ours.embed_sparse(texts, prompt_name=name)
+        expected = encode(texts, convert_to_sparse_tensor=False).numpy()
+        for words, wanted in zip(found, expected, strict=True):
+            assert len(words) == np.count_nonzero(wanted[: len(vocabulary)]) > 0
+            assert list(words.values()) == sorted(words.values(), reverse=True)
+            for word, weight in words.items():
+                assert weight == pytest.approx(wanted[vocabulary[word]], abs=1e-5)
+    long = ours.embed_sparse([" ".join(WORDS * 8)], overflow="window")[0]
+    assert {*WORDS} & {*long}
+    with pytest.raises(UserError, match=r"texts\[0\]"):
+        ours.embed_sparse([" ".join(WORDS * 8)])
+    with pytest.raises(UserError, match="a model of sparse vectors"):
+        ours.embed(texts)
+    served = _load_pyfunc(str(folder)).predict(texts[:1])
+    assert served[0]["words"] == pytest.approx(ours.embed_sparse(texts[:1])[0])
+    example = read_example(folder)
+    assert check_example(example, answer_of(folder, example)) is None
+    given = ["--model", str(folder), "--data", str(storage / "data"), "--storage", str(storage)]
+    assert evaluate.main(given) == 0
+    assert "passage_words" in capsys.readouterr().out
+
+
+def test_a_server_weighs_words_as_the_model_does(storage, sparse, trained):
+    folders = {"sparse": sparse[1], "dense": trained, "encoder": storage / "encoder"}
+    ours = bert_core.load(sparse[1])
+    texts = [" ".join(WORDS[:3]), WORDS[5]]
+    with serving(folders) as server:
+        for name in (None, "query"):
+            body = {"inputs": texts, "prompt_name": name}
+            status, found = server.ask("/embed_sparse", body)
+            assert status == 200
+            for pairs, words in zip(found, ours.embed_sparse(texts, prompt_name=name), strict=True):
+                named = {ours.tokenizer.id_to_token(each["index"]): each["value"] for each in pairs}
+                named.pop(None, None)  # the table is longer than the vocabulary
+                assert named == pytest.approx(words, abs=1e-5)
+        status, found = server.ask("/embed_sparse", {"inputs": texts[0], "prompt_name": "other"})
+        assert status == 422 and "other" in found["error"]
+        status, found = server.ask("/embed_sparse?model=encoder", {"inputs": texts[0]})
+        assert status == 200 and found[0]
+        status, found = server.ask("/embed_sparse?model=dense", {"inputs": texts[0]})
+        assert status == 422 and "sparse" in found["error"]
+        status, found = server.ask("/embed", {"inputs": texts})
+        expected = bert_core.load(trained).embed(texts)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        status, found = server.ask("/v1/fill-mask", {"inputs": "ba [MASK]"})
+        assert status == 200 and found["model"] == "encoder"
 
 
 def test_one_file_of_plain_text_is_enough(storage, tmp_path):
