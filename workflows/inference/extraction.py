@@ -56,7 +56,6 @@ class ExtractSettings(TextPartsSettings):
             "unit",
             "pooling",
             "normalize",
-            "prompt_name",
             "format",
             "num_workers",
         ),
