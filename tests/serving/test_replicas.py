@@ -67,8 +67,9 @@ def watch(tmp_path, ray_cluster):
 
 
 def watchers():
-    """The watchers there are, by name."""
-    return ray.util.list_named_actors(all_namespaces=True)
+    """The watchers there are, by name; others' tests leave actors of their own."""
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return [each for each in actors if each["namespace"] == NAMESPACE]
 
 
 def test_replicas_share_one_that_asks_when_told_and_comes_back_when_it_is_lost(
