@@ -1,8 +1,9 @@
 """Settings of training rows, batches and the optimizer; importing them loads no torch."""
 
+import math
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 BINS_PER_STEP = 4
 """A bin of packed rows holds at most one part in so many of a global batch."""
@@ -208,6 +209,38 @@ class PretrainingOptimizerSettings(OptimizerSettings):
         if self.warmup_share is None:
             return self.warmup_steps
         return round(self.warmup_share * total_steps)
+
+
+class LabelLossSettings(BaseModel):
+    """What the loss of labels makes of those that are rare, easy, or wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    class_weights: Literal["none", "balanced"] | dict[str, float] = Field(
+        default="none",
+        description="how much each label's examples count: none: alike; balanced: the labels"
+        ' alike, however rare; or JSON, {"spam": 5} (others 1)',
+    )
+    focal_gamma: float = Field(
+        default=0.0,
+        ge=0,
+        description="above 0, sure decisions count less: (1 - p)^gamma times (focal loss)",
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the target that all labels have alike"
+    )
+
+    @field_validator("class_weights")
+    @classmethod
+    def _weights_are_positive(cls, given: str | dict[str, float]) -> str | dict[str, float]:
+        if isinstance(given, dict) and not all(0 < each < math.inf for each in given.values()):
+            raise ValueError("give weights above 0")
+        return given
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every decision counts alike."""
+        return self == type(self)()
 
 
 class FinetuningOptimizerSettings(OptimizerSettings):

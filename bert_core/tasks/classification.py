@@ -45,6 +45,8 @@ from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softm
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bert_core.tasks.label_loss import LabelLoss
+
 # --help reads the tasks: torch is loaded within functions.
 
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
@@ -237,20 +239,32 @@ class Classification(Task):
 
     def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """Cross entropy, binary cross entropy averaged over the labels, or squared error."""
-        from torch.nn import functional as F
+        if self.kind == "regression":
+            known = ~batch.labels.isnan()
+            squared = (outputs - batch.labels.nan_to_num()).square() * known
+            return squared.sum(), squared.new_zeros(())
+        from bert_core.tasks.label_loss import PLAIN
 
+        return self.label_loss(outputs, batch, PLAIN)
+
+    @property
+    def has_label_loss(self) -> bool:
+        """Of labels, not of numbers."""
+        return self.kind != "regression"
+
+    def label_loss(
+        self, outputs: "Tensor", batch: TaskBatch, shape: "LabelLoss"
+    ) -> "tuple[Tensor, Tensor]":
+        """See `Task.label_loss`."""
         labels = batch.labels
         if self.kind == "single":
-            total = F.cross_entropy(outputs, labels, ignore_index=IGNORE_INDEX, reduction="sum")
+            total = shape.of_classes(outputs, labels)
             return total, (outputs.detach().argmax(-1) == labels).sum()
         known = ~labels.isnan()
         targets = labels.nan_to_num()
-        if self.kind == "multiple":
-            each = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-            right = ((outputs.detach() > 0) == (targets > 0.5)).all(1) & known.all(1)
-            return (each * known).mean(1).sum(), right.sum()
-        squared = (outputs - targets).square() * known
-        return squared.sum(), squared.new_zeros(())
+        each = shape.of_label_sets(outputs, targets)
+        right = ((outputs.detach() > 0) == (targets > 0.5)).all(1) & known.all(1)
+        return (each * known).mean(1).sum(), right.sum()
 
     def decode(
         self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Text]

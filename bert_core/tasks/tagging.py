@@ -45,6 +45,8 @@ from bert_core.text.rng import IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bert_core.tasks.label_loss import LabelLoss
+
 # --help reads the tasks: torch is loaded within functions.
 
 
@@ -249,10 +251,21 @@ class Tagging(Task):
 
     def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """Cross entropy of the words' tags."""
-        from torch.nn import functional as F
+        from bert_core.tasks.label_loss import PLAIN
 
-        total = F.cross_entropy(outputs, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return total, (outputs.detach().argmax(-1) == batch.labels).sum()
+        return self.label_loss(outputs, batch, PLAIN)
+
+    @property
+    def has_label_loss(self) -> bool:
+        """Of tags."""
+        return True
+
+    def label_loss(
+        self, outputs: "Tensor", batch: TaskBatch, shape: "LabelLoss"
+    ) -> "tuple[Tensor, Tensor]":
+        """See `Task.label_loss`."""
+        right = (outputs.detach().argmax(-1) == batch.labels).sum()
+        return shape.of_classes(outputs, batch.labels), right
 
     def decode(
         self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[TaggedSentence]

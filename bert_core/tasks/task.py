@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bert_core.model.bert import Bert
     from bert_core.model.encoder import Encoder
     from bert_core.model.tagger import FeatureTagger
+    from bert_core.tasks.label_loss import LabelLoss
 
 # --help reads the tasks: torch is loaded within functions.
 
@@ -135,6 +136,20 @@ class Task(BaseModel, ABC):
 
         `outputs` is [P, L], in the order of `batch.places`.
         """
+
+    @property
+    def has_label_loss(self) -> bool:
+        """Whether it decides about labels one by one, so that `label_loss` is defined."""
+        return False
+
+    def label_loss(
+        self, outputs: "Tensor", batch: TaskBatch, shape: "LabelLoss"
+    ) -> "tuple[Tensor, Tensor]":
+        """As `loss`, where decisions count as `shape` says; `loss` is that of `label_loss.PLAIN`.
+
+        Raises `NotImplementedError` where there is no such loss.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no loss of labels")
 
     @abstractmethod
     def decode(
@@ -267,19 +282,27 @@ def head_answers(model: "Bert", states: "Sequence[Tensor]", place_counts: "Tenso
 
 
 def task_loss(
-    task: Task, model: "Bert | FeatureTagger", batch: TaskBatch, *, num_labels: int
+    task: Task,
+    model: "Bert | FeatureTagger",
+    batch: TaskBatch,
+    *,
+    num_labels: int,
+    shape: "LabelLoss | None" = None,
 ) -> "tuple[Tensor, Tensor]":
     """The micro-batch's share of the global batch's mean loss, and its sums (SUM_NAMES), float32.
 
     `num_labels` counts the global batch, so the gradients of micro-batches and ranks add up to
-    that of the whole.
+    that of the whole. The loss is the task's own, or `label_loss` with a `shape`.
     """
     import torch
 
     outputs = compute_outputs(model, batch)
     if outputs.dtype in (torch.bfloat16, torch.float16):  # what autocast leaves behind
         outputs = outputs.float()
-    total, correct = task.loss(outputs, batch)
+    if shape is None:
+        total, correct = task.loss(outputs, batch)
+    else:
+        total, correct = task.label_loss(outputs, batch, shape)
     ignored = batch.labels.isnan() if batch.labels.is_floating_point() else batch.labels < 0
     known = ~ignored if ignored.ndim == 1 else ~ignored.any(1)
     sums = torch.stack([total.detach().float(), correct.float(), known.sum().float()])

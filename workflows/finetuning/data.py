@@ -112,6 +112,10 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         where = settings.source("train")
         raise TaskDataError(f"fewer than two labels, {labels}", where, "check the column")
     refuse_unknown_metric(task)
+    if isinstance(weights := settings.loss.class_weights, dict):
+        from bert_core.tasks.label_loss import check_weights  # loads torch
+
+        check_weights(weights, task.labels)
     splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
     if settings.test is not None:
         splits["test"] = answered_examples(task, settings.test, "test")

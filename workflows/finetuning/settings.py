@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
-from bert_core.settings import FinetuningOptimizerSettings
+from bert_core.settings import FinetuningOptimizerSettings, LabelLossSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -34,6 +34,10 @@ DATA_FIELDS = ("data", "train", "dev", "test")
 
 _LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
 """Options of tasks that older runs did not have."""
+
+
+def _plain(name: str) -> Any:  # noqa: ANN401 - of any setting
+    return LabelLossSettings.model_fields[name].default
 
 
 class DropoutSettings(BaseModel):
@@ -133,7 +137,16 @@ class TaskRunSettings(RunSettings):
     tracking: FinetuneTrackingSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=FinetuneTrackingSettings
     )
+    loss: LabelLossSettings = Field(default_factory=LabelLossSettings)
     options: Task
+
+    @model_validator(mode="after")
+    def _loss_is_of_labels(self) -> Self:
+        given = [name for name, _ in self.loss if getattr(self.loss, name) != _plain(name)]
+        if given and not self.options.has_label_loss:
+            what = f"it has no effect on --task {self.task}, which learns no labels"
+            raise UserError(what, f"--loss.{given[0]}", "leave it out")
+        return self
 
     def recipe(self) -> dict[str, Any]:
         """What decides the weights that come out: a run may only go on under the same.
@@ -144,6 +157,8 @@ class TaskRunSettings(RunSettings):
         changeable = {"preset", "profile", "name", "storage", "fresh", "model", "approach"}
         changeable |= {"tracking", "cluster", "checkpoint", "max_tokens", *DATA_FIELDS}
         values = self.model_dump(mode="json", exclude=changeable)
+        if self.loss.is_plain:
+            del values["loss"]
         fields = type(self.options).model_fields
         for name in _LATER_OPTIONS & values["options"].keys():
             if getattr(self.options, name) == fields[name].default:

@@ -30,6 +30,7 @@ from bert_core.tasks.coupled_batches import (
     vector_loss,
 )
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
+from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
@@ -110,6 +111,9 @@ def finetuning_parts(
         "layout": layout_for(config, worker.device, dtype, training=True),
     }
     compute_loss: ComputeLoss = partial(task_loss, task)
+    if not settings.loss.is_plain:
+        shape = LabelLoss.of(settings.loss, task.labels, data.train.rows.labels)
+        compute_loss = partial(task_loss, task, shape=shape)
     batches: Callable[[int], Iterator[StepBatches]]
     if isinstance(task, TextEmbedding) and isinstance(trained, Bert):
         source = CoupledBatchSource(task, train_rows, len(data.train.examples), **limits)

@@ -1,10 +1,11 @@
 """The fine-tuning worker in this process, without Ray: learning, going on, the best epoch."""
 
 import json
+import random
 
 import pytest
 import torch
-from finetuning_runs import finetune_here, write_encoder, write_task
+from finetuning_runs import WORDS, finetune_here, write_encoder, write_task
 from safetensors.torch import load_file
 
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
@@ -113,3 +114,31 @@ def test_a_run_that_goes_on_under_other_threads_says_so(storage, monkeypatch):
     said = " ".join(progress[-1].messages)
     assert "resuming from step 5" in said and "7 threads where there were 1" in said
     assert progress[-1].total_steps == 36
+
+
+def test_rare_labels_may_count_more_and_a_run_goes_on_with_the_same_bits(tmp_path):
+    """Nine in ten are of one label; with balanced weights the rare one is found."""
+    choose = random.Random(5)
+    for split, count in (("train", 96), ("dev", 48)):
+        lines = ["text\tlabel"]
+        for number in range(count):
+            label, words = ("rare", WORDS[:6]) if number % 8 == 0 else ("usual", WORDS[4:])
+            lines.append(f"{' '.join(choose.choices(words, k=4))}\t{label}")
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_encoder(tmp_path / "encoder")
+    settings = {"epochs": 4, "checkpoint__every_steps": 5, "options__metric": "f1_macro"}
+    shaped = settings | {"loss__class_weights": "balanced", "loss__label_smoothing": 0.1}
+    plain, _, _ = finetune_here(tmp_path, name="plain", **settings)
+    whole, outcome, _ = finetune_here(tmp_path, name="whole", **shaped)
+    assert outcome == Outcome(48, stopped=False)
+    finetune_here(tmp_path, 17, name="parts", **shaped)
+    again, _, _ = finetune_here(tmp_path, name="parts", **shaped)
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (whole, again, plain)]
+    weights = [(path / "model.safetensors").read_bytes() for path in paths]
+    assert weights[0] == weights[1] != weights[2]
+    best = [
+        max(each["dev/f1_macro"] for _, each in records(run) if "dev/f1_macro" in each)
+        for run in (whole, plain)
+    ]
+    assert best[0] > best[1] + 0.1
