@@ -142,10 +142,10 @@ class TaskRunSettings(RunSettings):
 
     @model_validator(mode="after")
     def _loss_is_of_labels(self) -> Self:
-        given = [name for name, _ in self.loss if getattr(self.loss, name) != _plain(name)]
+        given = [f"--loss.{name}" for name, value in self.loss if value != _plain(name)]
         if given and not self.options.has_label_loss:
             what = f"it has no effect on --task {self.task}, which learns no labels"
-            raise UserError(what, f"--loss.{given[0]}", "leave it out")
+            raise UserError(what, given[0], "leave it out")
         return self
 
     def recipe(self) -> dict[str, Any]:
