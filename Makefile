@@ -113,6 +113,8 @@ bench-serving: $(STAMP)  ## serving compared with peers, which it installs under
 	  --work $(WORK)/serving --json $(RESULTS)/serving-cpu.json
 	$(PYTHON) -m benchmarks.serving --route rerank --text $(DATA)/text/wikipedia-aa.txt.xz \
 	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-rerank-cpu.json
+	$(PYTHON) -m benchmarks.serving --route shared --text $(DATA)/text/wikipedia-aa.txt.xz \
+	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-shared-cpu.json
 	$(PYTHON) -m benchmarks.serving_overload --text $(DATA)/text/wikipedia-aa.txt.xz \
 	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-overload-cpu.json
 	$(PYTHON) -m benchmarks.swaps --model $(ENCODER) --json $(RESULTS)/swaps-cpu.json

@@ -27,7 +27,8 @@ _POLL_SECONDS = 0.05
 _END_SECONDS = 10
 
 Command = Sequence[str | int | Path]
-Route = Literal["classify", "rerank"]
+Route = Literal["classify", "rerank", "shared"]
+"""`shared`: a model of embeddings and a reranker in one server, asked together."""
 
 Scores = dict[str, float]
 """The score of each label in an answer, or of each passage by its number."""
@@ -60,6 +61,16 @@ class Kind:
     def request(self, text: str | Sequence[str] | Ranked) -> bytes:
         """The HTTP request for a text, for several if the server supports it, or a ranking."""
         return request_of(self.path, json.dumps(self.body(text)).encode())
+
+
+class BothKinds(Kind):
+    """A server of embeddings and a reranker: a text is to be embedded, a ranking ordered."""
+
+    def request(self, text: str | Sequence[str] | Ranked) -> bytes:
+        """The HTTP request, to `/embed` or `/rerank`."""
+        is_text = isinstance(text, str)
+        body = _inputs(text) if is_text else _texts(text)  # pyright: ignore[reportArgumentType] - a ranking
+        return request_of("/embed" if is_text else "/rerank", json.dumps(body).encode())
 
 
 class Served:
@@ -184,6 +195,9 @@ def free_port() -> int:
 NAME = "classifier"
 UVICORN, RAY_SERVE = "ours, uvicorn", "ours, Ray Serve"
 INT8 = f"{UVICORN}, int8"
+ONE_ENCODER, TWO_ENCODERS = "one encoder", "two encoders"
+BOTH = ("search", "reranker")
+"""The models of a server of the route `shared`, and their folders."""
 RAY_VARIABLES = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -210,6 +224,9 @@ def kinds(route: Route = "classify") -> dict[str, Kind]:
             _peer("infinity", "/rerank", _INFINITY, _documents, _ranks_of_infinity),
         ]
         return {kind.name: kind for kind in found}
+    if route == "shared":
+        both = (_both, "", _inputs, lambda answer: {"0": answer[0][0]})
+        return {name: BothKinds(name, *both) for name in (ONE_ENCODER, TWO_ENCODERS)}
     ours = _ours("/v1/classify", _inputs, _scores_of_ours)
     peers = [
         _peer("pipeline", "/classify", ("fastapi", "uvicorn", *_TORCH), _inputs, _scores),
@@ -244,6 +261,12 @@ def _uvicorn(folder: Path, port: int, work: Path) -> Command:
     del work
     model = f"{NAME}={folder}"
     return [sys.executable, "-m", "serving", "--model", model, "--port", port]
+
+
+def _both(folder: Path, port: int, work: Path) -> Command:
+    del work
+    models = [part for name in BOTH for part in ("--model", f"{name}={folder / name}")]
+    return [sys.executable, "-m", "serving", *models, "--port", port]
 
 
 def _ray_serve(folder: Path, port: int, work: Path) -> Command:

@@ -1,8 +1,9 @@
 """Compare one model over HTTP with other servers: throughput, latency, CPU time, memory.
 
 `python -m benchmarks.serving --text FILE --model FOLDER --work DIR`: a classifier, each text a
-request; with `--route rerank` a reranker, each query with its passages a request. Every peer has a
-virtual environment of its own under DIR, created once. All servers run at the same time and take
+request; with `--route rerank` a reranker, each query with its passages a request; with `--route
+shared` both embeddings and a reranker, of one encoder and of two. Every peer has a virtual
+environment of its own under DIR, created once. All servers run at the same time and take
 turns. The CPU time of a request is that of all processes of a server.
 """
 
@@ -25,8 +26,11 @@ from benchmarks.inputs import paragraphs_of
 from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, write_results
 from benchmarks.servers import (
+    BOTH,
     INT8,
+    ONE_ENCODER,
     RAY_SERVE,
+    TWO_ENCODERS,
     UVICORN,
     Kind,
     Ranked,
@@ -46,6 +50,7 @@ from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.reranking import Candidates, Reranking
 from bert_core.tasks.task import Task, add_task_head
+from bert_core.tasks.text_embedding import TextEmbedding
 
 TEXTS = 256
 CELLS = {"20": (20, 20), "128": (128, 128), "10-200": (10, 200)}
@@ -84,9 +89,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 class Workload:
     """The servers of a route with their folders, and what they are asked: by cell, and clients.
 
-    `question` has the scores `right`.
+    `question` has the scores `right`, `encoder` is the folder that all were made of.
     """
 
+    encoder: Path
     kinds: Mapping[str, Kind]
     folders: Mapping[str, Path]
     cells: Mapping[str, tuple[Sequence[str | Ranked], int]]
@@ -99,7 +105,8 @@ def main() -> None:
     options = parse_arguments()
     work = options.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
-    load = (reranking if options.route == "rerank" else classification)(options, work)
+    loads = {"classify": classification, "rerank": reranking, "shared": shared}
+    load = loads[options.route](options, work)
     with ExitStack() as stack:
         servers, ready = start_servers(options, load, stack)
         memory = {name: [each.resident_bytes] for name, each in servers.items()}
@@ -112,7 +119,7 @@ def main() -> None:
     results = {
         "benchmark": "serving",
         "settings": {key: getattr(options, key) for key in ("seconds", "rounds", "threads")},
-        "encoder": load_model_folder(load.folders[UVICORN])[0].model_dump(
+        "encoder": load_model_folder(load.encoder)[0].model_dump(
             include={"num_hidden_layers", "hidden_size"}
         ),
         "surroundings": surroundings(torch.device("cpu")) | {"cores": os.cpu_count()},
@@ -137,7 +144,7 @@ def classification(options: argparse.Namespace, work: Path) -> Workload:
     }
     question = texts["20"][0]
     right = offline_scores(folders[UVICORN], question)
-    return Workload(kinds(), folders, cells, question, right)
+    return Workload(options.model, kinds(), folders, cells, question, right)
 
 
 def reranking(options: argparse.Namespace, work: Path) -> Workload:
@@ -161,7 +168,34 @@ def reranking(options: argparse.Namespace, work: Path) -> Workload:
     given = Candidates(query, tuple(passages), None)
     (found,), _ = load_predictor(folders[UVICORN]).predict_examples([given])
     right = {str(n): 1 / (1 + math.exp(-score)) for n, score in enumerate(found["scores"])}
-    return Workload(kinds("rerank"), folders, cells, question, right)
+    return Workload(options.model, kinds("rerank"), folders, cells, question, right)
+
+
+def shared(options: argparse.Namespace, work: Path) -> Workload:
+    """A model of embeddings and a reranker of one encoder, or of two, asked in turns."""
+    folders = {name: work / name.replace(" ", "-") for name in kinds("shared")}
+    tasks = {"embedding": TextEmbedding(max_length=256), "rerank": Reranking(max_length=256)}
+    for name, folder in folders.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        for model_name, (key, task) in zip(BOTH, tasks.items(), strict=True):
+            _, model, tokenizer = load_model_folder(options.model)
+            torch.manual_seed(0)
+            add_task_head(model, task)
+            if name == TWO_ENCODERS and key == "rerank":
+                model.encoder.word_embeddings.data[0, 0] += 1e-3  # no longer the same
+            (folder / model_name).parent.mkdir(exist_ok=True)
+            config = task_config(key, task)
+            save_model_folder(folder / model_name, model, tokenizer, "", extra_config=config)
+    texts = draw_texts(options.text, load_model_folder(options.model)[2])["20"]
+    asked: list[str | Ranked] = []
+    for number, text in enumerate(texts):  # as many texts to embed as pairs to order
+        asked.append(text)
+        if number % RERANK_PASSAGES[0] == 0:
+            asked.append((text, texts[: RERANK_PASSAGES[0]]))
+    (first,) = load_predictor(folders[ONE_ENCODER] / BOTH[0]).embed(texts[:1], normalize=True)
+    cells = {f"20 tokens, {_counted(count, 'client')}": (asked, count) for count in CLIENTS[:2]}
+    right = {"0": float(first[0])}
+    return Workload(options.model, kinds("shared"), folders, cells, texts[0], right)
 
 
 def _counted(count: int, what: str) -> str:
@@ -320,6 +354,8 @@ def print_results(results: Mapping[str, Any]) -> None:
         first, last = (result / 1e6 for result in results["resident_bytes"][name])
         print(f"{name:22} ready in {seconds:5.1f} s, {first:6.0f} MB, after all {last:6.0f} MB")
     for cell, found in results["ratios"].items():
+        if not found:  # no peers
+            continue
         said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items())
         print(f"{cell:24} CPU time, of the best peer's: {said}")
 

@@ -6,9 +6,9 @@ so that a rare word of many sub-words does not give itself away.
 Shapes: N texts, P places, W tokens of all texts, R rows, H hidden size, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bert_core.errors import UserError
-from bert_core.features.states import states_at_places
+from bert_core.features.states import Computing, states_at_places
 from bert_core.features.units import cut_texts, cut_tokens, unit_rows
 from bert_core.interface import Masking
 from bert_core.model.bert import Bert, MaskedTokenHead
 from bert_core.tasks.encoded_rows import EncodedRows, keep_places
 from bert_core.tasks.sequences import Overflow, TooManyTokensError
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rng import ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 from bert_core.training.loop import autocast
 
@@ -44,53 +44,40 @@ def word_weight_answers(model: Bert, states: Sequence[Tensor], place_counts: Ten
 
 
 def masked_token_outputs(
-    model: Bert,
-    rows: EncodedRows,
-    *,
-    device: torch.device,
-    max_tokens: int,
-    autocast_dtype: torch.dtype | None,
+    model: Bert, rows: EncodedRows, **computing: Unpack[Computing]
 ) -> FloatArray:
-    """Logits over the vocabulary at all places, float32 [P, V]; see `states_at_places`."""
+    """Logits over the vocabulary at all places, float32 [P, V]."""
     outputs = np.empty((len(rows.places), model.config.vocab_size), dtype=np.float32)
-    computed = states_at_places(
-        model.encoder,
-        rows,
-        (model.config.num_hidden_layers,),
-        device=device,
-        max_tokens=max_tokens,
-        autocast_dtype=autocast_dtype,
-    )
-    for items, batch, states in computed:
-        with torch.inference_mode(), autocast(device, autocast_dtype):
-            logits = masked_token_answers(model, states, batch.place_counts)
-        outputs[rows.places_of(items)] = logits.float().cpu().numpy()
+    for items, logits in _answers(masked_token_answers, model, rows, **computing):
+        outputs[rows.places_of(items)] = logits
     return outputs
 
 
 def word_weight_outputs(
-    model: Bert,
-    rows: EncodedRows,
-    *,
-    device: torch.device,
-    max_tokens: int,
-    autocast_dtype: torch.dtype | None,
+    model: Bert, rows: EncodedRows, **computing: Unpack[Computing]
 ) -> FloatArray:
     """The weight of each word for each text, float32 [N, V], the largest of its windows."""
     outputs = np.zeros((len(rows.num_tokens), model.config.vocab_size), dtype=np.float32)
-    computed = states_at_places(
-        model.encoder,
-        rows,
-        (model.config.num_hidden_layers,),
-        device=device,
-        max_tokens=max_tokens,
-        autocast_dtype=autocast_dtype,
-    )
-    for items, batch, states in computed:
-        with torch.inference_mode(), autocast(device, autocast_dtype):
-            weights = word_weight_answers(model, states, batch.place_counts)
-        np.maximum.at(outputs, rows.example[rows.rows_of(items)], weights.cpu().numpy())
+    for items, weights in _answers(word_weight_answers, model, rows, **computing):
+        np.maximum.at(outputs, rows.example[rows.rows_of(items)], weights)
     return outputs
+
+
+def _answers(
+    head: Callable[[Bert, Sequence[Tensor], Tensor], Tensor],
+    model: Bert,
+    rows: EncodedRows,
+    **computing: Unpack[Computing],
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """The items of each micro-batch and what the head makes of them; see `states_at_places`."""
+    last = (model.config.num_hidden_layers,)
+    for items, batch, states in states_at_places(model.encoder, rows, last, **computing):
+        with (
+            torch.inference_mode(),
+            autocast(computing["device"], computing["autocast_dtype"]),
+        ):
+            found = head(model, states, batch.place_counts)
+        yield items, found.float().cpu().numpy()
 
 
 def named_weights(weights: FloatArray, tokenizer: Tokenizer) -> list[dict[str, float]]:

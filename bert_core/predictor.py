@@ -21,9 +21,10 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice
 from bert_core.features.sentence_pooling import (
     SentencePooling,
-    read_prompts,
     read_sentence_pooling,
+    read_sparse_pooling,
 )
+from bert_core.features.states import Computing
 from bert_core.hub import SCHEME, fetch_hub_model
 from bert_core.interface import Aggregation, Filled, OverflowOrError, Pooling
 from bert_core.masked_language_model import (
@@ -215,7 +216,7 @@ class Predictor:
         self._check_masked_token_head()
         said = SentencePooling()
         if self.folder is not None:
-            said = read_prompts(self.folder, self.model.config.max_position_embeddings)
+            said = read_sparse_pooling(self.folder, self.model.config.max_position_embeddings)
         prompt, longest = said.prompt(prompt_name), said.max_length
         extractor = self._extractor(
             FeatureChoice(pooling="mean", prompt=prompt, max_length=longest)
@@ -263,13 +264,7 @@ class Predictor:
             None if targets is None else target_ids(self.tokenizer, targets),
             "right" if overflow == "error" else overflow,
         )
-        logits_of = partial(
-            masked_token_outputs,
-            self.model,
-            device=self.device,
-            max_tokens=self.max_tokens,
-            autocast_dtype=self.autocast_dtype,
-        )
+        logits_of = partial(masked_token_outputs, self.model, **self._computing)
         found = self._found(codec, texts, sizes, overflow, "texts", logits_of)
         return [Filled(**read, **prediction) for read, prediction in found]
 
@@ -328,7 +323,7 @@ class Predictor:
         return Extractor(self.model.encoder, self.tokenizer, choice=choice, **self._computing)
 
     @property
-    def _computing(self) -> dict[str, Any]:
+    def _computing(self) -> Computing:
         return {
             "device": self.device,
             "max_tokens": self.max_tokens,

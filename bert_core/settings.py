@@ -238,9 +238,10 @@ class LabelLossSettings(BaseModel):
         return given
 
     @property
-    def is_plain(self) -> bool:
-        """Whether every decision counts alike."""
-        return self == type(self)()
+    def changed(self) -> list[str]:
+        """The names of those that are other than by default, with which all count alike."""
+        plain = type(self)()
+        return [name for name, value in self if value != getattr(plain, name)]
 
 
 class FinetuningOptimizerSettings(OptimizerSettings):

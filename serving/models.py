@@ -20,8 +20,8 @@ from bert_core.example_answers import Source, question_of
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import (
     SentencePooling,
-    read_prompts,
     read_sentence_pooling,
+    read_sparse_pooling,
 )
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.lineage import Lineage, read_lineage
@@ -75,9 +75,9 @@ class ServedModel:
     def __post_init__(self) -> None:
         """Reads the folder now: the cache may remove it once another version is served."""
         _ = self.sha256, self.lineage, self.created, self.example
-        with suppress(UserError):  # raised again where it is asked for
-            _ = self.prompts
-            _ = self.sentence_pooling
+        for name in ("sentence_pooling", "sparse_pooling"):
+            with suppress(UserError):  # raised again where it is asked for
+                getattr(self, name)
 
     @property
     def config(self) -> ModelConfig:
@@ -111,9 +111,12 @@ class ServedModel:
         return read_sentence_pooling(self.folder, self.config.max_position_embeddings)
 
     @cached_property
-    def prompts(self) -> SentencePooling:
-        """The prompts and the longest row of the folder, whatever makes its vectors."""
-        return read_prompts(self.folder, self.config.max_position_embeddings)
+    def sparse_pooling(self) -> SentencePooling:
+        """The prompts and the longest row of the folder, where its words are weighed.
+
+        Raises `UserError` for weights that are not known here.
+        """
+        return read_sparse_pooling(self.folder, self.config.max_position_embeddings)
 
     @cached_property
     def lineage(self) -> Lineage | None:

@@ -159,6 +159,24 @@ def read_prompts(folder: Path, positions: int) -> SentencePooling:
     return said
 
 
+def read_sparse_pooling(folder: Path, positions: int) -> SentencePooling:
+    """As `read_prompts`, of a folder whose words are weighed by the masked-token head.
+
+    Raises `UserError` for weights that are made otherwise than SPLADE's, the largest log(1 + relu).
+    """
+    said = read_prompts(folder, positions)
+    modules = read_json(folder / MODULES) if os.path.lexists(folder / MODULES) else []
+    for module in modules if isinstance(modules, list) else []:
+        kind = str(module.get("type", "")) if isinstance(module, dict) else ""
+        path = str(module.get("path", "")) if isinstance(module, dict) else ""
+        if kind.endswith(".SpladePooling") and is_plain_name(path):
+            config = _config(folder / path)
+            for name, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
+                if config.get(name, usual) != usual:
+                    raise _refusal(f"{name} {str(config[name])[:40]}", folder / path)
+    return said
+
+
 def sentence_modules(pooling: SentencePooling, hidden_size: int) -> dict[str, Any]:
     """The JSON files, by their path in a folder, that say so; `read_sentence_pooling` reads them.
 
@@ -232,7 +250,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         name = kind.rpartition(".")[2]
         part = str(module.get("path", ""))
         is_first = not found
-        if is_first and name in ("MLMTransformer", "SparseStaticEmbedding"):
+        if is_first and name == "MLMTransformer":
             remedy = "take embed_sparse, /embed_sparse, or another model"
             raise UserError("a model of sparse vectors", str(folder), remedy)
         if is_first and name == "Transformer" and part:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -31,20 +32,24 @@ from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast
 
 
+class Computing(TypedDict):
+    """Where rows are computed, how many tokens at once, and in which type products are."""
+
+    device: torch.device
+    max_tokens: int
+    autocast_dtype: torch.dtype | None
+
+
 def states_at_places(
-    encoder: Encoder,
-    rows: EncodedRows,
-    layers: Sequence[int],
-    *,
-    device: torch.device,
-    max_tokens: int,
-    autocast_dtype: torch.dtype | None,
+    encoder: Encoder, rows: EncodedRows, layers: Sequence[int], **computing: Unpack[Computing]
 ) -> Iterator[tuple[IntArray, TaskBatch, list[Tensor]]]:
     """Yields the items of a micro-batch, itself, and the states of `layers`, float32 [P, H] each.
 
     Every item once, longest first; computing stops at the highest layer. The encoder lies on
     `device`; there is no dropout and no gradient, and its training mode is left as it was.
     """
+    device, autocast_dtype = computing["device"], computing["autocast_dtype"]
+    max_tokens = computing["max_tokens"]
     layout = layout_for(encoder.config, device, autocast_dtype, training=False)
     was_training = encoder.training
     encoder.eval()

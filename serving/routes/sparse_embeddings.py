@@ -66,8 +66,9 @@ class SparseEmbeddingRoutes(Routes):
         most = self._engine.limits.max_request_tokens
         inputs = texts_or_ids(served, request.inputs, "inputs", most)
         inputs = replace(inputs, if_too_long=OR_TRUNCATE)
-        inputs = with_prompt(served, inputs, request.prompt_name, served.prompts)
-        choice = FeatureChoice(pooling="mean", max_length=served.prompts.max_length)
+        said = served.sparse_pooling
+        inputs = with_prompt(served, inputs, request.prompt_name, said)
+        choice = FeatureChoice(pooling="mean", max_length=said.max_length)
         found = await self._engine.word_weights(served, choice, inputs, overflow_of(request))
         # An encoder that was not trained for it gives a weight to half of the vocabulary.
         num_words = sum(int(np.count_nonzero(text.vectors)) for text in found)

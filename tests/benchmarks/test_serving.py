@@ -83,6 +83,17 @@ def test_our_ranking_beside_a_peer(command, tmp_path, monkeypatch):
         serving.main()
 
 
+@pytest.mark.slow
+def test_one_encoder_beside_two(command):
+    path = command("--route", "shared", "--seconds", "0.3", "--rounds", "1")
+    serving.main()
+    cells = json.loads(path.read_text())["cells"]
+    assert [*cells] == ["20 tokens, 1 client", "20 tokens, 8 clients"]
+    for cell in cells.values():
+        assert [*cell] == ["one encoder", "two encoders"]
+        assert all(each["requests"] > 0 and each["cpu_ms"] > 0 for each in cell.values())
+
+
 def test_a_server_that_answers_otherwise_is_not_measured(tmp_path):
     folder = serving.write_classifiers(write_encoder(tmp_path / "encoder"), tmp_path)[UVICORN]
     server = served.Served(kinds()[UVICORN], folder, tmp_path)

@@ -36,10 +36,6 @@ _LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
 """Options of tasks that older runs did not have."""
 
 
-def _plain(name: str) -> Any:  # noqa: ANN401 - of any setting
-    return LabelLossSettings.model_fields[name].default
-
-
 class DropoutSettings(BaseModel):
     """Dropout while fine-tuning; the paper keeps what it pre-trained with."""
 
@@ -142,10 +138,10 @@ class TaskRunSettings(RunSettings):
 
     @model_validator(mode="after")
     def _loss_is_of_labels(self) -> Self:
-        given = [f"--loss.{name}" for name, value in self.loss if value != _plain(name)]
-        if given and not self.options.has_label_loss:
+        options = [f"--loss.{name}" for name in self.loss.changed]
+        if options and not self.options.has_label_loss:
             what = f"it has no effect on --task {self.task}, which learns no labels"
-            raise UserError(what, given[0], "leave it out")
+            raise UserError(what, options[0], "leave it out")
         return self
 
     def recipe(self) -> dict[str, Any]:
@@ -157,7 +153,7 @@ class TaskRunSettings(RunSettings):
         changeable = {"preset", "profile", "name", "storage", "fresh", "model", "approach"}
         changeable |= {"tracking", "cluster", "checkpoint", "max_tokens", *DATA_FIELDS}
         values = self.model_dump(mode="json", exclude=changeable)
-        if self.loss.is_plain:
+        if not self.loss.changed:
             del values["loss"]
         fields = type(self.options).model_fields
         for name in _LATER_OPTIONS & values["options"].keys():

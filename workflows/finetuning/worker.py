@@ -111,7 +111,7 @@ def finetuning_parts(
         "layout": layout_for(config, worker.device, dtype, training=True),
     }
     compute_loss: ComputeLoss = partial(task_loss, task)
-    if not settings.loss.is_plain:
+    if settings.loss.changed:
         shape = LabelLoss.of(settings.loss, task.labels, data.train.rows.labels)
         compute_loss = partial(task_loss, task, shape=shape)
     batches: Callable[[int], Iterator[StepBatches]]

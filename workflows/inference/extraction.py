@@ -134,7 +134,12 @@ class ExtractSettings(TextPartsSettings):
 
         said = SentencePooling()
         if self.unit == "text" and (self.pooling is None or self.prompt_name is not None):
-            said = read_sentence_pooling(folder, config.max_position_embeddings)
+            try:
+                said = read_sentence_pooling(folder, config.max_position_embeddings)
+            except UserError as error:
+                if self.prompt_name is not None:
+                    raise
+                raise UserError(error.what, error.where, "say how: --pooling mean") from error
         elif self.prompt_name is not None:
             what = f"a prompt before a {self.unit}"
             raise UserError(what, "--prompt_name", "leave it out, or take --unit text")

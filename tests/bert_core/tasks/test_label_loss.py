@@ -88,4 +88,5 @@ def test_settings_name_labels():
         LabelLoss.of(LabelLossSettings(class_weights={"spma": 5}), ("ham", "spam"), LABELS.numpy())
     with pytest.raises(ValueError, match="above 0"):
         LabelLossSettings(class_weights={"a": 0})
-    assert LabelLossSettings().is_plain and not given.is_plain
+    assert not LabelLossSettings().changed
+    assert given.changed == ["class_weights", "focal_gamma"]

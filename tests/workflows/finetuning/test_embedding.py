@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -256,6 +257,14 @@ def test_the_folder_of_words_is_one_of_sparse_encoders(storage, sparse, capsys):
     given = ["--model", str(folder), "--data", str(storage / "data"), "--storage", str(storage)]
     assert evaluate.main(given) == 0
     assert "passage_words" in capsys.readouterr().out
+
+
+def test_words_that_are_weighed_otherwise_are_refused(sparse, tmp_path):
+    folder = shutil.copytree(sparse[1], tmp_path / "other")
+    path = folder / "1_SpladePooling" / "config.json"
+    path.write_text(json.dumps({"pooling_strategy": "sum", "activation_function": "relu"}))
+    with pytest.raises(UserError, match="pooling_strategy sum"):
+        bert_core.load(folder).embed_sparse(["ba"])
 
 
 def test_a_server_weighs_words_as_the_model_does(storage, sparse, trained):
