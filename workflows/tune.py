@@ -54,7 +54,14 @@ def tune(settings: TuneSettings) -> bool:
 
 def train(sweep: "Sweep") -> bool:
     """Trains what is left, writes the report and registers the winner."""
-    from workflows.sweeps.run import SweepRun, conclude, export_winner, started, write_report
+    from workflows.sweeps.run import (
+        SweepRun,
+        conclude,
+        export_winner,
+        started,
+        write_folds,
+        write_report,
+    )
 
     results = None
     with started(sweep) as driver:
@@ -62,8 +69,8 @@ def train(sweep: "Sweep") -> bool:
         driver.status = "KILLED"
         if complete:
             results = export_winner(sweep, driver)
-            driver.end("FINISHED" if results else "FAILED")
-        lines = write_report(sweep, driver.at_once)
+            driver.end("FINISHED" if sweep.best() else "FAILED")
+        lines = write_report(sweep, driver.at_once) + write_folds(sweep)
     if not complete:
         print("stopped; the same command goes on")
         return False

@@ -37,6 +37,16 @@ class PointScores:
         """The standard deviation over the seeds; None of a single one."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
+    @property
+    def reach(self) -> float | None:
+        """Half of the mean's 95 % interval (Student's t); None of a single one."""
+        from scipy.stats import t
+
+        if self.deviation is None:
+            return None
+        count = len(self.scores)
+        return float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * self.deviation / math.sqrt(count)
+
 
 @dataclass(frozen=True)
 class Group:

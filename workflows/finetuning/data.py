@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tasks.text_embedding import TextEmbedding
 from workflows.finetuning.settings import TaskRunSettings
+from workflows.finetuning.splits import Division, Overlap, overlap
 from workflows.model_location import EncoderFolder
 
 
@@ -34,7 +36,7 @@ class Split:
 class TaskData:
     """The task with its labels, and its splits; nothing is learned from `test`, or chosen by it.
 
-    `warnings` are for people to read.
+    `division` says how train and dev were made of one split. `warnings` are for people to read.
     """
 
     task: Task
@@ -42,6 +44,7 @@ class TaskData:
     dev: Split
     sha256: str
     test: Split | None = None
+    division: Division | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -50,13 +53,27 @@ class TaskData:
         coupled = self.task.is_coupled  # their rows are texts, which examples share
         return len(self.train.examples) if coupled else self.train.rows.num_items
 
+    @cached_property
+    def overlaps(self) -> dict[str, Overlap]:
+        """What of dev and test is in train, too, where anything is."""
+        splits = {"dev": self.dev, "test": self.test}
+        train = self.train.examples
+        found = {
+            name: overlap(self.task, train, split.examples)
+            for name, split in splits.items()
+            if split is not None
+        }
+        return {name: each for name, each in found.items() if each.count}
+
     @property
     def tally_lines(self) -> list[str]:
         """What is not in the rows as it was in the files, a line for each split and reason."""
         splits = {"train": self.train, "dev": self.dev, "test": self.test}
         given = {name: split for name, split in splits.items() if split is not None}
         return [
+            *([] if self.division is None else [f"split    {self.division}"]),
             *(f"{name:8} {tally_text(split.rows.tally)}" for name, split in given.items()),
+            *(f"overlap  of {name} {each}" for name, each in self.overlaps.items()),
             *(
                 f"lost     {reason}: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
                 for split in given.values()
@@ -116,7 +133,12 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         from bert_core.tasks.label_loss import check_weights  # loads torch
 
         check_weights(weights, task.labels)
-    splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
+    division = division_of(settings)
+    if division is None:
+        splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
+    else:
+        own, dev = division.divide(task, train[0], settings.source("train"))
+        splits = {"train": (own, train[1]), "dev": (dev, {})}
     if settings.test is not None:
         splits["test"] = answered_examples(task, settings.test, "test")
     read = {}
@@ -132,17 +154,32 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         raise TaskDataError(f"nothing to learn: {lost}", where, "check the answers of train")
     sha256 = _hash(task, [read["train"].rows, read["dev"].rows])
     odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
-    return TaskData(task, **read, sha256=sha256, warnings=tuple(odd))
+    return TaskData(task, **read, sha256=sha256, division=division, warnings=tuple(odd))
+
+
+def division_of(settings: TaskRunSettings) -> Division | None:
+    """How the training examples are divided; raises `UserError` where no fold is named."""
+    others = {"group_by": settings.group_by, "seed": settings.split_seed}
+    if settings.split is not None:
+        return Division((settings.split, 1 - settings.split), **others)
+    if settings.folds is None:
+        return None
+    if settings.fold is None:
+        remedy = "add --fold 0, or train on all of them: tune.py --folds"
+        raise UserError("which fold is dev?", f"--folds {settings.folds}", remedy)
+    return Division((1 / settings.folds,) * settings.folds, settings.fold, **others)
 
 
 def refuse_one_file(settings: TaskRunSettings) -> None:
     """Raises `TaskDataError` where one file would be read as train and as dev."""
     is_file = bool(settings.data) and "://" not in settings.data and Path(settings.data).is_file()
-    if is_file and not settings.options.divides_itself and not (settings.train and settings.dev):
+    is_divided = bool(settings.division_given) or settings.options.divides_itself
+    if is_file and not is_divided and not (settings.train and settings.dev):
         raise TaskDataError(
             "one file, and two are needed",
             settings.data,
-            "give a folder with train and dev files (finetune.py: or --train FILE and --dev FILE)",
+            "add --split 0.1, or give a folder with train and dev files (finetune.py: or --train"
+            " FILE and --dev FILE)",
         )
 
 

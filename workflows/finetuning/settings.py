@@ -30,6 +30,8 @@ Approach = Literal["finetune", "features"]
 
 DATA_FIELDS = ("data", "train", "dev", "test")
 """The settings that say where data are; what is in them decides a run, not where it is."""
+DIVISION_FIELDS = ("split", "folds", "fold", "group_by", "split_seed")
+"""The settings that divide the training examples; the examples that come out decide a run."""
 
 
 _LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
@@ -114,6 +116,26 @@ class TaskRunSettings(RunSettings):
         default=None,
         description="file of test: the best epoch's model is measured on it once, at the end",
     )
+    split: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of the training examples to take as dev, every label alike; a file of"
+        " dev is not read",
+    )
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        description="divide the training examples into so many folds and take --fold as dev;"
+        " tune.py trains on all",
+    )
+    fold: int | None = Field(default=None, ge=0, description="fold to take as dev, from 0")
+    group_by: str | None = Field(
+        default=None,
+        description="column whose equal values stay together in train or in dev, of --split and"
+        " --folds",
+    )
+    split_seed: int = Field(default=0, ge=0, description="seed of --split and --folds")
     approach: Approach = Field(
         default="finetune",
         description="finetune trains all weights; features trains a BiLSTM on frozen hidden"
@@ -137,6 +159,32 @@ class TaskRunSettings(RunSettings):
     options: Task
 
     @model_validator(mode="after")
+    def _division_is_whole(self) -> Self:
+        """Which fold is dev may be missing: a sweep trains on all."""
+        if self.division_given and self.dev is not None:
+            what = f"{self.division_given} takes dev from the training examples"
+            raise UserError(
+                what, "--dev", "leave one of them out; --test FILE is measured at the end"
+            )
+        if self.division_given and self.options.divides_itself:
+            what = f"--task {self.task} divides its file itself"
+            raise UserError(what, self.division_given, "leave it out")
+        if self.split is not None and self.folds is not None:
+            raise UserError("one of --split and --folds", "--split", "leave one of them out")
+        if self.fold is not None and self.fold >= (self.folds or 0):
+            last = f"a number below {self.folds}" if self.folds else "--folds 5, too"
+            raise UserError("no such fold", f"--fold {self.fold}", f"give {last}")
+        if not self.division_given and (self.group_by is not None or self.split_seed):
+            name = "--group_by" if self.group_by is not None else "--split_seed"
+            raise UserError("nothing is divided", name, "add --split 0.1, or leave it out")
+        return self
+
+    @property
+    def division_given(self) -> str:
+        """The option that divides the training examples, "" where none does."""
+        return "--split" if self.split is not None else "--folds" if self.folds else ""
+
+    @model_validator(mode="after")
     def _loss_is_of_labels(self) -> Self:
         options = [f"--loss.{name}" for name in self.loss.changed]
         if options and not self.options.has_label_loss:
@@ -151,7 +199,14 @@ class TaskRunSettings(RunSettings):
         left out where it says nothing: a default run keeps its name, and an older one may go on.
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "model", "approach"}
-        changeable |= {"tracking", "cluster", "checkpoint", "max_tokens", *DATA_FIELDS}
+        changeable |= {
+            "tracking",
+            "cluster",
+            "checkpoint",
+            "max_tokens",
+            *DATA_FIELDS,
+            *DIVISION_FIELDS,
+        }
         values = self.model_dump(mode="json", exclude=changeable)
         if not self.loss.changed:
             del values["loss"]
@@ -164,8 +219,9 @@ class TaskRunSettings(RunSettings):
     def source(self, split: str) -> str:
         """Where the examples of a split are: its file, or the folder or address of all.
 
-        Raises `UserError` where neither is given.
+        Those of dev are in train where train is divided. Raises `UserError` where neither is given.
         """
+        split = "train" if split == "dev" and self.division_given else split
         source = getattr(self, split) or self.data
         if not source:
             remedy = "give a folder (finetune.py: or --train FILE and --dev FILE)"

@@ -176,7 +176,7 @@ def curve_figure(findings: SweepFindings, field: str) -> Figure:
         point = points.get(id(trial)) if trial.score is not None else None
         color = GREY if point is None else _color(findings, point)
         key = "" if point is None else str(point.rank)
-        label = f"{findings.point_text(trial.point)}, seed {trial.seed}"
+        label = f"{findings.point_text(trial.point)}, {trial.named}"
         epochs, heights = zip(*curve, strict=True)
         style, width = ":" if point is None else "-", 2 if key == "1" else 1.2
         chart.line(epochs, heights, color=color, label=label, key=key, style=style, width=width)

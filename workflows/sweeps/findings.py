@@ -113,9 +113,9 @@ class SweepFindings:
         return metric_title(self.outcome.criterion)
 
     @property
-    def seeds(self) -> list[int]:
-        """All seeds that occur."""
-        return sorted({trial.seed for trial in self.outcome.trials})
+    def repeats(self) -> list[int]:
+        """All seeds, or folds, that occur."""
+        return sorted({trial.repeat for trial in self.outcome.trials})
 
     @property
     def failed(self) -> list[TrialOutcome]:
@@ -135,9 +135,8 @@ class SweepFindings:
 
     def point_text(self, point: Point) -> str:
         """The values of a point by the axes' short names."""
-        return ", ".join(
-            f"{title} {value_text(point[axis])}" for axis, title in self.axis_titles.items()
-        )
+        values = [f"{title} {value_text(point[axis])}" for axis, title in self.axis_titles.items()]
+        return ", ".join(values) or "the settings as they are"
 
     @property
     def command(self) -> str:
@@ -145,6 +144,10 @@ class SweepFindings:
         best = self.best.point if self.best else {}  # where the model is an axis, a file has none
         places = {name: best.get(name, getattr(self.outcome, name)) for name in ("data", "model")}
         options = [text for name, value in places.items() for text in (f"--{name}", str(value))]
+        if self.outcome.repeats == "fold":
+            options += ["--split", "0.1"]
+            group_by = self.outcome.settings.get("group_by")
+            options += ["--group_by", group_by] if group_by else []
         return shlex.join(["python", "workflows/finetune.py", "--preset", BEST, *options])
 
 
@@ -167,7 +170,7 @@ def sweep_findings(outcome: SweepOutcome) -> SweepFindings:
     def as_found(scores: PointScores, rank: int, margin: float | None) -> PointFound:
         behind = best[0].mean - scores.mean if scores.scores else 0.0
         own = trials[_key(scores.point, outcome.axes)]
-        ordered = tuple(sorted(own, key=lambda each: each.seed))
+        ordered = tuple(sorted(own, key=lambda each: each.repeat))
         return PointFound(rank, scores, ordered, behind, margin)
 
     points = tuple(
@@ -201,8 +204,12 @@ def headline(findings: SweepFindings) -> str:
     best = findings.best
     if best is None:
         return "No trial has a score"
-    seeds = number_of(len(best.scores.scores), "seed")
-    score = f"{findings.metric} {scores_text(best.scores.scores)} on dev, {seeds}"
+    scores = best.scores
+    repeats = number_of(len(scores.scores), findings.outcome.repeats)
+    score = f"{findings.metric} {scores_text(scores.scores)} on dev, {repeats}"
+    if findings.outcome.repeats == "fold" and (reach := scores.reach) is not None:
+        low, high = points_text(scores.mean - reach), points_text(scores.mean + reach)
+        score += f", 95 % interval of the mean {low} to {high}"
     return f"{findings.point_text(best.point)}: {score}"
 
 
@@ -224,14 +231,17 @@ def comparisons(findings: SweepFindings) -> list[tuple[str, str]]:
     if len(findings.points) < 2:
         return []
     best, second, *_ = findings.points
-    margin = "" if second.margin is None else f" (margin of seeds {points_text(second.margin)})"
+    repeats = findings.outcome.repeats
+    margin = (
+        "" if second.margin is None else f" (margin of {repeats}s {points_text(second.margin)})"
+    )
     rows = [("runner-up", f"{_behind(findings, second)}{margin}")]
     level = [point for point in findings.points[1:] if point.is_level]
     cheapest = min(level, key=lambda each: each.seconds, default=best)
     if cheapest.seconds < _MUCH_CHEAPER * best.seconds:
         share = f"{cheapest.seconds / best.seconds:.0%} of the time"
         rows.append(("cheapest level setting", f"{_behind(findings, cheapest)}, {share}"))
-    if (seeds := _seeds_needed(second)) is not None:
+    if repeats == "seed" and (seeds := _seeds_needed(second)) is not None:
         rows.append(("seeds to separate the first two", f"about {seeds} of each"))
     return rows
 
@@ -246,7 +256,7 @@ def counts(findings: SweepFindings) -> str:
     parts += [f"{len(findings.failed):,} failed"] if findings.failed else []
     parts += [f"{len(findings.missing):,} missing"] if findings.missing else []
     return (
-        f"{number_of(points, 'setting')}, {number_of(len(findings.seeds), 'seed')}, "
+        f"{number_of(points, 'setting')}, {number_of(len(findings.repeats), outcome.repeats)}, "
         f"{number_of(len(outcome.trials), 'trial')}: {', '.join(parts)}"
     )
 

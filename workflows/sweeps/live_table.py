@@ -146,7 +146,7 @@ def trial_row(trial: PlannedTrial) -> TableRow:
         state=state_of(trial, outcome),
         status=trial.status,
         cost=trial.cost,
-        cells=values | {"seed": str(trial.seed), "state": state, "dev": reached},
+        cells=values | {_repeat(trial)[0]: str(_repeat(trial)[1]), "state": state, "dev": reached},
     )
     if not trial.is_finished:
         return row
@@ -182,7 +182,12 @@ def describe(point: Point) -> str:
 
 def titled(trial: PlannedTrial) -> str:
     """A trial by its values."""
-    return describe(trial.point | {"seed": trial.seed})
+    name, number = _repeat(trial)
+    return describe(trial.point | {name: number})
+
+
+def _repeat(trial: PlannedTrial) -> tuple[str, int]:
+    return trial.outcome.repeats, trial.outcome.repeat
 
 
 def state_of(trial: PlannedTrial, outcome: TrialOutcome) -> str:

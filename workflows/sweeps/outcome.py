@@ -25,7 +25,7 @@ class EpochFigures:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """The outcome of one trial, a point with a seed.
+    """The outcome of one trial, a point with a seed, or with a fold that is its dev set.
 
     `name` is its run's. `score` is the task's criterion on dev at the best epoch, and `figures` are
     all metrics there (`dev/f1`); None and empty for an unfinished trial. `seconds` are those of
@@ -47,6 +47,22 @@ class TrialOutcome:
     num_tokens: int = 0
     failure: str | None = None
     stopped_early: bool = False
+    fold: int | None = None
+
+    @property
+    def repeat(self) -> int:
+        """The number that tells the trials of a point apart: its fold, or else its seed."""
+        return self.seed if self.fold is None else self.fold
+
+    @property
+    def repeats(self) -> str:
+        """What that is the number of: `seed` or `fold`."""
+        return "seed" if self.fold is None else "fold"
+
+    @property
+    def named(self) -> str:
+        """Both: `seed 3`."""
+        return f"{self.repeats} {self.repeat}"
 
     def write(self, path: Path) -> None:
         """Writes it as JSON, whole or not at all."""
@@ -85,3 +101,8 @@ class SweepOutcome:
     settings: dict[str, Any]
     wall_seconds: float = 0.0
     at_once: int = 1
+
+    @property
+    def repeats(self) -> str:
+        """What the trials of a point differ in: `seed` or `fold`."""
+        return next((trial.repeats for trial in self.trials), "seed")

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from workflows.finetuning.settings import settings_class
+from workflows.finetuning.settings import DIVISION_FIELDS, settings_class
 from workflows.paper.published import DASH, PaperTable, json_paper_table, report_table
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
@@ -98,7 +98,7 @@ def sweep_page(findings: SweepFindings, tables: Sequence[PaperTable], best: str)
     sections.append(Section("Settings", [point_table(findings)]))
     outside = num_outside(findings)
     edge = f" {number_of(outside, 'outlier')} at the edge." if outside else ""
-    if findings.points:
+    if findings.points and outcome.axes:
         panels = [axis_figure(findings, axis) for axis in outcome.axes]
         by_axis = f"One dot per trial; bars are means of a value or of neighboring values.{edge}"
         lines = f"One line per setting; darker is better, red is the best.{edge}"
@@ -143,17 +143,18 @@ def _importance(findings: SweepFindings) -> list[tuple[str, str]]:
     if findings.num_fallen:
         rows.append(("outliers left out", number_of(findings.num_fallen, "setting")))
     if findings.noise_share is not None:
-        rows.append(("share of seed noise", f"{findings.noise_share:.0%}"))
+        rows.append((f"share of {findings.outcome.repeats} noise", f"{findings.noise_share:.0%}"))
     return rows
 
 
 def point_table(findings: SweepFindings) -> Table:
     """A row for each setting: the best first, those without a score last."""
-    seeds = findings.seeds if len(findings.seeds) <= MOST_SEED_COLUMNS else []
-    by_seed = [f"seed {seed}" for seed in seeds] or ["seeds' scores"]
+    repeats = findings.outcome.repeats
+    seeds = findings.repeats if len(findings.repeats) <= MOST_SEED_COLUMNS else []
+    by_seed = [f"{repeats} {number}" for number in seeds] or [f"{repeats}s' scores"]
     level = ["level"] if findings.noise is not None else []
     axes = findings.axis_titles.values()
-    columns = ["rank", findings.metric, *level, *axes, "seeds", *by_seed]
+    columns = ["rank", findings.metric, *level, *axes, f"{repeats}s", *by_seed]
     rows = []
     for point in (*findings.points, *findings.unscored):
         values = [point.point[axis] for axis in findings.outcome.axes]
@@ -184,8 +185,9 @@ def _notes(findings: SweepFindings) -> list[str]:
     if findings.noise is not None:
         notes.append(
             "level: may be the best, at 95 % confidence for all settings together (Hsu 1984). "
-            f"Standard deviation of seeds: {points_text(findings.noise.deviation)} points, pooled "
-            f"over the better half ({findings.noise.freedom} degrees of freedom)."
+            f"Standard deviation of {findings.outcome.repeats}s: "
+            f"{points_text(findings.noise.deviation)} points, pooled over the better half "
+            f"({findings.noise.freedom} degrees of freedom)."
         )
     if any(trial.stopped_early for trial in findings.finished):
         notes.append("†: stopped early; the best score so far.")
@@ -204,7 +206,7 @@ def _score_cells(point: PointFound, *, has_level: bool) -> list[Cell]:
 def _seed_cells(point: PointFound, seeds: Sequence[int]) -> list[Cell]:
     if not seeds:
         return [Cell(", ".join(_trial_text(trial) for trial in point.trials))]
-    by_seed = {trial.seed: trial for trial in point.trials}
+    by_seed = {trial.repeat: trial for trial in point.trials}
     trials = [by_seed.get(seed) for seed in seeds]
     return [
         Cell(DASH) if trial is None else Cell(_trial_text(trial), trial.score or -math.inf)
@@ -227,7 +229,7 @@ def troubles(findings: SweepFindings) -> list[tuple[str, str, str]]:
     return [
         (
             trial.name,
-            f"{findings.point_text(trial.point)}, seed {trial.seed}",
+            f"{findings.point_text(trial.point)}, {trial.named}",
             trial.failure or _missing(trial),
         )
         for trial in (*findings.failed, *findings.missing)
@@ -272,6 +274,8 @@ def best_settings(findings: SweepFindings) -> dict[str, Any]:
     values = with_point(outcome.settings, best.point) | {"seed": best.seed}
     kind = settings_class(outcome.task, str(values.get("approach", "finetune")))
     names = kind.model_fields.keys() - kind.machine_fields
+    if outcome.repeats == "fold":  # it is to learn from all
+        names -= {*DIVISION_FIELDS}
     return {"task": outcome.task, **{name: each for name, each in values.items() if name in names}}
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
+from bert_core.tasks.metrics import readable_metric
 from workflows.finetuning.results import write_results
 from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
 from workflows.runs.journal import Journal, last_step
@@ -18,6 +19,7 @@ from workflows.runs.tracker import (
     TrackingSummary,
     note_throughput,
 )
+from workflows.sweeps.folds import out_of_fold
 from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
 from workflows.sweeps.planned import (
     BEHIND,
@@ -255,7 +257,8 @@ class SweepRun:
             self._proposals = Proposals(sweep.axes, sweep.settings.seed, len(sweep.trials))
         with sweep.counted_time(), SweepTable(sweep.trials, row=self._row) as table:
             complete = self._train_left(table)
-            best = sweep.best() if self._keeps_winner else None
+            keeps_winner = self._keeps_winner and sweep.settings.folds is None
+            best = sweep.best() if keeps_winner else None
             if complete and best is not None and not best.job.folder.is_trained():
                 # More seeds have changed who is best, and its weights went when it was not.
                 self._left, self._proposals = [best], None
@@ -318,13 +321,32 @@ def write_report(sweep: Sweep, at_once: int) -> list[str]:
 
 
 def export_winner(sweep: Sweep, driver: Driver) -> JobResults | None:
-    """Writes the best trial's model folder, card and plots; None where no trial has finished."""
+    """Writes the best trial's model folder, card and plots; None where no trial has finished.
+
+    None of folds, too: no trial has learned from all examples.
+    """
     best = sweep.best()
-    if best is None:
+    if best is None or best.fold is not None:
         return None
     results = write_results(best.job)
     driver.track_again(best)
     return results
+
+
+def write_folds(sweep: Sweep) -> list[str]:
+    """Writes what is predicted out of fold, of a sweep over folds; returns lines of the summary."""
+    trials = sweep.folds_of_the_best()
+    if not trials:
+        return []
+    found = out_of_fold(trials)
+    path = found.write(sweep.folder.path / ARTIFACTS_NAME, sweep.folder.name)
+    figures = ", ".join(
+        f"{readable_metric(name)} {each:.3f}" for name, each in found.metrics.items()
+    )
+    return [
+        f"out of fold  {len(found.examples):,} examples together: {figures}",
+        f"             {path}",
+    ]
 
 
 def conclude(sweep: Sweep, driver: Driver, results: JobResults | None, lines: list[str]) -> None:
@@ -334,9 +356,13 @@ def conclude(sweep: Sweep, driver: Driver, results: JobResults | None, lines: li
     """
     best = sweep.best()
     failed = [trial.failure or "" for trial in sweep.trials if trial.failure]
-    if best is None or results is None:
+    if best is None:
         remedy = "fix the cause and repeat the command"
         raise UserError("no trial has finished", min(failed, default="no trials"), remedy)
+    if results is None:  # of folds there is no winner
+        problem = unsent(driver.tracking)
+        print_summary(sweep, lines, problem, "sends them", keep=not failed)
+        return
     problem, registered = driver.tracking.error, ""
     if not problem:
         registered, problem = _register(best, results, driver.tracker)

@@ -14,7 +14,15 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
@@ -248,6 +256,7 @@ def _distribution(axis: Axis) -> "BaseDistribution":
 
 
 EXPERIMENT = "sweeps"
+NO_AXIS = "none"
 
 
 class TuneSettings(TaskRunSettings):
@@ -289,7 +298,8 @@ class TuneSettings(TaskRunSettings):
         default=PAPER_GRID,
         min_length=1,
         description="FIELD=VALUES: choices (batch_size=16,32), or ranges for random and optuna"
-        " (epochs=2..5, optimizer.peak_learning_rate=log:1e-5..1e-4)",
+        " (epochs=2..5, optimizer.peak_learning_rate=log:1e-5..1e-4); or none: the settings as"
+        " they are, for --seeds and --folds; --folds alone means that",
     )
     seeds: int = Field(default=1, ge=1, description="trials of each point; seeds start at --seed")
     search: Literal["grid", "random", "optuna"] = Field(
@@ -312,6 +322,18 @@ class TuneSettings(TaskRunSettings):
     gpus_per_trial: float = Field(
         default=1.0, gt=0, description="GPUs of a trial, or a share of one"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _folds_alone_vary_nothing(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("folds") is not None and "axis" not in given:
+            return given | {"axis": [NO_AXIS]}
+        return given
+
+    @field_validator("axis")
+    @classmethod
+    def _none_is_no_axis(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        return () if given == (NO_AXIS,) else given
 
     def of_sweep(self) -> dict[str, Any]:
         """What identifies the sweep; with more seeds or points the same sweep continues."""
@@ -338,12 +360,16 @@ def tune_settings_class(task: str, approach: str = "finetune") -> type[TuneSetti
     return settings
 
 
-def trial_settings(settings: TuneSettings, point: Point, seed: int) -> TaskRunSettings:
-    """The settings of one trial: those of the sweep with the values of a point and a seed.
+def trial_settings(
+    settings: TuneSettings, point: Point, seed: int, fold: int | None = None
+) -> TaskRunSettings:
+    """The settings of one trial: those of the sweep with the values of a point, a seed, a fold.
 
     Raises `UserError` for a value that its field refuses.
     """
     of_trial = settings_class(settings.task, settings.approach)
     values: dict[str, Any] = settings.model_dump(mode="json", exclude={*SWEEP_FIELDS, "name"})
     named = ", ".join(f"{name}={value}" for name, value in point.items())
-    return validated(of_trial, with_point(values, point) | {"seed": seed}, f"--axis {named}")
+    return validated(
+        of_trial, with_point(values, point) | {"seed": seed, "fold": fold}, f"--axis {named}"
+    )

@@ -19,13 +19,14 @@ from bert_core.strict_files import read_json
 from workflows.finetune import opened_job, read_inputs
 from workflows.finetuning.data import TaskData
 from workflows.finetuning.job import FinetuningJob
-from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
+from workflows.finetuning.settings import DATA_FIELDS, DIVISION_FIELDS, TaskRunSettings
 from workflows.model_location import EncoderFolder, model_name
 from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
+from workflows.sweeps.folds import keep_predictions
 from workflows.sweeps.outcome import EpochFigures, Point, SweepOutcome, TrialOutcome
 from workflows.sweeps.planned import PlannedRun, PlannedRuns, TrialToTrain, unfinished
 from workflows.sweeps.settings import (
@@ -44,7 +45,7 @@ STEP_LOSS, DEV_LOSS, DEV_EPOCH = "train/loss", "dev/loss", "dev/epoch"
 
 @dataclass
 class PlannedTrial(PlannedRun[FinetuningJob]):
-    """A trial: a point with a seed, and its fine-tuning run.
+    """A trial: a point with a seed, perhaps a fold, and its fine-tuning run.
 
     `trial.json` in the run folder says what a finished trial came to, and stays when its weights
     are removed.
@@ -52,6 +53,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     point: Point
     seed: int
+    fold: int | None = None
 
     @property
     def criterion(self) -> str:
@@ -73,7 +75,10 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
         """The outcome so far."""
         if self.is_finished:
             return TrialOutcome.read(self.job.folder.path / RESULT)
-        return TrialOutcome(self.name, self.point, self.seed, failure=self.failure)
+        return self._outcome(failure=self.failure)
+
+    def _outcome(self, **found: Any) -> TrialOutcome:  # noqa: ANN401 - fields of TrialOutcome
+        return TrialOutcome(self.name, self.point, self.seed, fold=self.fold, **found)
 
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes the outcome, from the last checkpoint or, if ended early, from the journal."""
@@ -104,8 +109,9 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
                 "device_hours": usage.device_hours,
                 "num_tokens": checkpoint.num_tokens_seen,
             }
-        result = TrialOutcome(self.name, self.point, self.seed, curve=curve, **outcome)
-        result.write(self.job.folder.path / RESULT)
+            if self.fold is not None:
+                keep_predictions(self.job.folder, checkpoint)
+        self._outcome(curve=curve, **outcome).write(self.job.folder.path / RESULT)
 
     def curve(self) -> tuple[EpochFigures, ...]:
         """The figures of each epoch, from the journal."""
@@ -157,7 +163,8 @@ class Sweep(PlannedRuns[TuneSettings]):
         self.data = inputs[1]
         """Data of the sweep's settings; where options of the task are axes, trials have others."""
         self._opened = opened
-        self._inputs = {_what_is_read(settings): inputs}
+        first = {"fold": None if settings.folds is None else 0}
+        self._inputs = {_what_is_read(settings.model_copy(update=first)): inputs}
 
     def tracked_run(self) -> TrackedRun:
         """The sweep's run at MLflow."""
@@ -170,21 +177,26 @@ class Sweep(PlannedRuns[TuneSettings]):
         return {data.sha256: data for _, data in self._inputs.values()}
 
     def plan(self, point: Point) -> list[PlannedTrial]:
-        """Adds the trials of a point, one for each seed. Raises `UserError` for a wrong value."""
-        seeds = range(self.settings.seed, self.settings.seed + self.settings.seeds)
-        planned = [self._planned(point, seed) for seed in seeds]
+        """Adds the trials of a point, for each seed and each fold.
+
+        Raises `UserError` for a wrong value.
+        """
+        settings = self.settings
+        folds = [None] if settings.folds is None else range(settings.folds)
+        seeds = range(settings.seed, settings.seed + settings.seeds)
+        planned = [self._planned(point, seed, fold) for seed in seeds for fold in folds]
         self.trials += planned
         return planned
 
-    def _planned(self, point: Point, seed: int) -> PlannedTrial:
-        own = trial_settings(self.settings, point, seed)
+    def _planned(self, point: Point, seed: int, fold: int | None) -> PlannedTrial:
+        own = trial_settings(self.settings, point, seed, fold)
         read = _what_is_read(own)
         if read not in self._inputs:
             encoder, data = read_inputs(own, self.storage)
             # Encoders with one tokenizer read the same: it is held once.
             self._inputs[read] = encoder, self.shared.get(data.sha256, data)
         opening = opened_job(own, self.storage, "", self._inputs[read])
-        trial = PlannedTrial(self._opened.enter_context(opening), point, seed)
+        trial = PlannedTrial(self._opened.enter_context(opening), point, seed, fold)
         remote = trial.job.remote
         if remote is not None and not trial.is_finished and not own.fresh:
             remote.catch_up(trial.job.folder)
@@ -214,17 +226,28 @@ class Sweep(PlannedRuns[TuneSettings]):
         finished = [trial for trial in self.trials if trial.point == point and trial.is_finished]
         return max(finished, key=lambda each: each.outcome.score or 0.0, default=None)
 
+    def folds_of_the_best(self) -> list[PlannedTrial]:
+        """The trials of the point with the best mean, by their folds; [] before all have finished.
+
+        Only of a sweep over folds.
+        """
+        best = self.best()
+        found = [trial for trial in self.trials if best is not None and trial.point == best.point]
+        return found if all(trial.is_finished for trial in found) else []
+
     def drop_losers(self) -> None:
         """Removes the weights of finished trials that cannot be the best any more.
 
         Of each point its best trial may be; of the points that are done, those of the best point.
+        Of folds no trial is: none has learned from all examples.
         """
         complete = [score for score in self.scores() if len(score.scores) == self.settings.seeds]
         losing = [each.point for each in ranked(complete)[1:]]
         for trial in self.trials:
             if not trial.is_finished:
                 continue
-            if trial.point in losing or trial is not self._best_of(trial.point):
+            loses = trial.point in losing or trial is not self._best_of(trial.point)
+            if loses or trial.fold is not None:
                 trial.drop_weights()
 
     def outcome(self, at_once: int) -> SweepOutcome:
@@ -255,7 +278,8 @@ def _name_of_encoder(model: str) -> str:
 
 def _what_is_read(settings: TaskRunSettings) -> str:
     """What decides what `read_inputs` gives."""
-    return json.dumps([settings.model, settings.data, settings.options.model_dump(mode="json")])
+    options = settings.options.model_dump(mode="json")
+    return json.dumps([settings.model, settings.data, options, settings.fold])
 
 
 def read_axes(settings: TuneSettings) -> list[Axis]:
@@ -271,7 +295,14 @@ def read_axes(settings: TuneSettings) -> list[Axis]:
 
 
 _FIXED = SWEEP_FIELDS | {"profile", "name", "storage", "fresh", "seed", "task", "approach"}
-_FIXED |= {*DATA_FIELDS[1:], "cluster", "tracking", "checkpoint", "options.metric"}
+_FIXED |= {
+    *DATA_FIELDS[1:],
+    *DIVISION_FIELDS,
+    "cluster",
+    "tracking",
+    "checkpoint",
+    "options.metric",
+}
 
 
 @contextmanager
@@ -282,7 +313,9 @@ def opened_sweep(settings: TuneSettings, storage: Storage) -> Iterator[Sweep]:
     """
     refuse_contradictions(settings)
     with ExitStack() as opened:
-        inputs = read_inputs(settings, storage)
+        # With folds the examples are those of all of them; the first stands for its data.
+        first = {"fold": None if settings.folds is None else 0}
+        inputs = read_inputs(settings.model_copy(update=first), storage)
         encoder, data = inputs
         recipe = settings.recipe() | settings.of_sweep()
         recipe |= {"data": data.sha256, "encoder": encoder.sha256}
@@ -332,12 +365,28 @@ def refuse_contradictions(settings: TuneSettings) -> None:
         raise UserError("a grid has all its points", "--points", "add --search random or optuna")
     if settings.search != "grid" and settings.points is None:
         raise UserError("how many points?", f"--search {settings.search}", "add --points 10")
-    if settings.search == "optuna" and settings.seeds > 1:
-        raise UserError(
-            "Optuna proposes from single trials",
-            f"--seeds {settings.seeds}",
-            "leave it out, and try the best with more seeds in a grid",
-        )
+    for name, count in (("seeds", settings.seeds), ("folds", settings.folds or 1)):
+        if settings.search == "optuna" and count > 1:
+            raise UserError(
+                "Optuna proposes from single trials",
+                f"--{name} {count}",
+                f"leave it out, and try the best with more {name} in a grid",
+            )
+    if settings.folds is not None:
+        refuse_with_folds(settings)
+
+
+def refuse_with_folds(settings: TuneSettings) -> None:
+    """Raises `UserError` for what says nothing where every fold is dev in turn."""
+    given = {
+        "--fold": settings.fold is not None,
+        "--seeds": settings.seeds > 1,
+        "--tracking.register_as": settings.tracking.asked_name is not None,
+        "--stop_early": settings.stop_early,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        remedy = "leave it out; best.yaml trains the best setting on all examples afterwards"
+        raise UserError("every fold is dev in turn, and none is trained on all", name, remedy)
 
 
 def _settings_text(settings: TuneSettings) -> str:

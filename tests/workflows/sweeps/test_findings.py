@@ -54,7 +54,7 @@ def test_the_points_of_a_grid_come_with_all_their_seeds():
     best = findings.best_trial
     assert best is not None and findings.best is not None
     assert best.score == max(findings.best.scores.scores)
-    assert findings.seeds == [0, 1]
+    assert findings.repeats == [0, 1]
 
 
 def test_points_are_the_same_whatever_the_order_of_their_axes():

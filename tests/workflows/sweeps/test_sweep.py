@@ -1,10 +1,12 @@
 """A sweep and its trials in this process; `test_tune.py` trains them through Ray."""
 
 import json
+import operator
 import statistics
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from sweep_runs import sweep_arguments, sweep_settings, train_here, write_inputs
 
 from bert_core.errors import UserError
@@ -12,10 +14,14 @@ from workflows.finetune import opened_job, parse
 from workflows.messages import RunProgress, Speed
 from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
+from workflows.sweeps.findings import headline
+from workflows.sweeps.folds import out_of_fold
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.planned import TrialStatus
-from workflows.sweeps.run import conclude, export_winner, total_speed, write_report
+from workflows.sweeps.report import write_sweep_report
+from workflows.sweeps.run import conclude, export_winner, total_speed, write_folds, write_report
 from workflows.sweeps.sweep import keep_points, opened_sweep
+from workflows.tune import parse as tune_parse
 
 
 @pytest.fixture
@@ -238,3 +244,58 @@ def test_where_all_trials_failed_report_and_error_say_why(sweep):
     with pytest.raises(UserError, match="no trial has finished: the disk is full"):
         conclude(sweep, driver, None, lines)
     assert not sweep.folder.summary.exists()
+
+
+def test_every_fold_is_dev_once_and_every_example_is_predicted_out_of_its_fold(storage):
+    given = sweep_arguments(storage, folds=3, epochs=1)
+    given = given[: given.index("--axis")]
+    with opened_sweep(tune_parse(given), open_storage(str(storage))) as sweep:
+        assert [(trial.point, trial.fold) for trial in sweep.trials] == [({}, n) for n in range(3)]
+        assert len({trial.name for trial in sweep.trials}) == 3 and len(sweep.shared) == 3
+        assert sweep.folds_of_the_best() == []
+        for trial in sweep.trials:
+            train_here(trial)
+            trial.finish()
+            sweep.drop_losers()
+        assert not list(storage.glob("runs/*/**/*.safetensors"))
+        found = out_of_fold(sweep.folds_of_the_best())
+        assert len({each.where for each in found.examples}) == len(found.examples) == 90
+        scores = [trial.outcome.score for trial in sweep.trials]
+        sizes = [len(trial.job.data.dev.examples) for trial in sweep.trials]
+        pooled = sum(map(operator.mul, scores, sizes)) / 90
+        assert found.metrics["accuracy"] == pytest.approx(pooled)
+        first, _ = write_folds(sweep)
+        path = sweep.folder.path / "artifacts" / "out_of_fold.jsonl"
+        assert "90 examples" in first
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [each["fold"] for each in records] == list(found.fold)
+        assert all(set(each["prediction"]["scores"]) == {"down", "up"} for each in records)
+        outcome = sweep.outcome(at_once=1)
+        findings = write_sweep_report(outcome, storage / "report")
+        assert findings.repeats == [0, 1, 2] and "3 folds, 95 % interval" in headline(findings)
+        best = yaml.safe_load((storage / "report" / "best.yaml").read_text())
+        assert not {"folds", "fold", "split"} & best.keys() and "--split 0.1" in findings.command
+    with opened_sweep(tune_parse(given), open_storage(str(storage))) as sweep:
+        assert sweep.left() == []
+        again = out_of_fold(sweep.folds_of_the_best())
+        assert again.predictions == found.predictions
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"folds": 3, "fold": 1}, "--fold "),
+        ({"folds": 3, "seeds": 2}, "--seeds"),
+        ({"folds": 3, "tracking.register_as": "m"}, "--tracking.register_as"),
+        ({"folds": 3, "stop_early": True}, "--stop_early"),
+        ({"folds": 3, "search": "optuna", "points": 2}, "single trials"),
+    ],
+)
+def test_what_says_nothing_of_folds_is_refused(storage, changed, message):
+    with pytest.raises(UserError, match=message), opened(storage, "batch_size=8,16", **changed):
+        pass
+
+
+def test_the_settings_as_they_are_may_have_several_seeds(storage):
+    with opened(storage, "none", seeds=2) as sweep:
+        assert [(trial.point, trial.seed) for trial in sweep.trials] == [({}, 0), ({}, 1)]

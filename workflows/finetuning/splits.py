@@ -1,0 +1,182 @@
+"""Divides labelled examples into train and dev, or into folds, and finds what is in both.
+
+Every label has its share in each part, what belongs together stays together, and the division is a
+function of the examples and a seed: driver and workers divide alike. N examples, P parts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bert_core.evaluation.outcomes import documents
+from bert_core.tasks.tables import Record, TaskDataError, column
+from bert_core.tasks.task import Task
+from bert_core.text.rng import CounterHash, IntArray, permutation
+
+_BINS = 10
+_SMALL = 9  # digits that decide; beyond them two parts lack equally much
+
+Example = TypeVar("Example")
+
+
+@dataclass(frozen=True)
+class Division:
+    """How training examples are divided: the share of each part, and which of them is dev."""
+
+    shares: tuple[float, ...]
+    dev: int = 0
+    group_by: str | None = None
+    seed: int = 0
+
+    def __str__(self) -> str:
+        what = f"fold {self.dev} of {len(self.shares)}"
+        if len({*self.shares}) > 1 or len(self.shares) == 2:
+            what = f"{self.shares[self.dev]:.4g} of the training examples"
+        by = f", column {self.group_by} kept together" if self.group_by else ""
+        return f"dev is {what}{by}, seed {self.seed}"
+
+    def divide(
+        self, task: Task, examples: Sequence[Example], where: str
+    ) -> tuple[list[Example], list[Example]]:
+        """Train and dev, each in the order of the examples.
+
+        Raises `TaskDataError` where a part would be empty, or a column is missing.
+        """
+        part = parts_of(task, examples, self)
+        empty = np.setdiff1d(np.arange(len(self.shares)), part)
+        if len(empty):
+            what = f"{len(examples):,} examples are too few for these parts"
+            if self.group_by:
+                what = f"the groups of column {self.group_by} do not fill {len(self.shares)} parts"
+            raise TaskDataError(what, where, "give more of them, or fewer --folds")
+        is_dev = (part == self.dev).tolist()
+        train = [each for each, dev in zip(examples, is_dev, strict=True) if not dev]
+        return train, [each for each, dev in zip(examples, is_dev, strict=True) if dev]
+
+
+def parts_of(task: Task, examples: Sequence[Any], division: Division) -> IntArray:
+    """The part of each example, [N].
+
+    The values of the column `group_by` stay together, and so do equal texts, the questions of a
+    context, and the sentences of a document.
+    """
+    group = _groups(task, examples, division.group_by)
+    return balanced_parts(_strata(task, examples), group, division.shares, division.seed)
+
+
+def balanced_parts(
+    strata: Sequence[Sequence[Hashable]], group: IntArray, shares: Sequence[float], seed: int
+) -> IntArray:
+    """The part of each of N examples, [N], its strata and its group (0 …) being given.
+
+    Groups are dealt in random order, large ones first, each to the part that lacks most of what
+    it has: of its strata, a rare one counting more, and then of examples. (Sechidis et al. 2011.)
+    """
+    sizes = np.bincount(group)
+    members: list[Counter[Hashable]] = [Counter() for _ in sizes]
+    for number, of_example in zip(group.tolist(), strata, strict=True):
+        members[number].update(of_example)
+    total = sum(members, Counter[Hashable]())
+    placed: dict[Hashable, list[int]] = defaultdict(lambda: [0] * len(shares))
+    filled = [0] * len(shares)
+    part = np.zeros(len(sizes), dtype=np.int64)
+    drawn = permutation(CounterHash("split", seed), len(sizes))
+    for number in drawn[np.argsort(-sizes[drawn], kind="stable")].tolist():
+        counts = members[number]
+        seen = {each: sum(placed[each]) + count for each, count in counts.items()}
+        size = int(sizes[number])
+
+        def lacking(index: int) -> tuple[float, float]:
+            share = shares[index]
+            of_strata = sum(
+                count / total[each] * (share * seen[each] - placed[each][index])  # noqa: B023
+                for each, count in counts.items()  # noqa: B023
+            )
+            of_all = share * (sum(filled) + size) - filled[index]  # noqa: B023
+            return round(of_strata, _SMALL), round(of_all, _SMALL)
+
+        best = max(range(len(shares)), key=lacking)  # the first of equals
+        part[number] = best
+        filled[best] += size
+        for each, count in counts.items():
+            placed[each][best] += count
+    return part[group]
+
+
+def _strata(task: Task, examples: Sequence[Any]) -> list[list[Hashable]]:
+    """What of each example all parts should have alike: its labels, or the size of its number."""
+    answers = [getattr(example, "answer", None) for example in examples]
+    numbers = [answer for answer in answers if isinstance(answer, float)]
+    if len(numbers) == len(answers):
+        edges = np.unique(np.quantile(numbers, np.linspace(0, 1, _BINS + 1)[1:-1]))
+        return [[bin_] for bin_ in np.searchsorted(edges, numbers).tolist()]
+    return [list[Hashable](sorted(task.label_names([each]) or ())) for each in examples]
+
+
+def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArray:
+    """The number of each example's group, [N]; a group has whatever shares a name, in turn."""
+    together = documents(examples)
+    parent = list(range(len(examples)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    first: dict[Hashable, int] = {}
+    for number, example in enumerate(examples):
+        names: list[Hashable] = [("text", text) for text in text_keys(task, example)]
+        if together is not None:
+            names.append(("document", together[number]))
+        if group_by is not None:
+            record = Record(getattr(example, "columns", {}), getattr(example, "where", ""))
+            names.append(("group", str(column(record, group_by))))
+        for name in names:
+            other = root(first.setdefault(name, number))
+            parent[root(number)] = other
+    _, group = np.unique([root(number) for number in range(len(examples))], return_inverse=True)
+    return group.astype(np.int64)
+
+
+def text_keys(task: Task, example: Any) -> list[str]:  # noqa: ANN401 - of any task
+    """What two examples have in common that ask the same, whatever their case and spaces.
+
+    All texts together, or, of related texts, each of them.
+    """
+    texts = [" ".join(text.split()).casefold() for text in task.texts(example)]
+    return texts if task.is_coupled else ["\n".join(texts)]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many examples of a split have the text of a training example, and another answer."""
+
+    count: int
+    contradicting: int
+
+    def __str__(self) -> str:
+        others = f", {self.contradicting:,} of them another answer" if self.contradicting else ""
+        return f"{self.count:,} have a text of train{others}"
+
+
+def overlap(task: Task, train: Sequence[Any], others: Sequence[Any]) -> Overlap:
+    """What of a split is in train, too."""
+    answers: dict[str, set[str]] = defaultdict(set)
+    for example in train:
+        for key in text_keys(task, example):
+            answers[key].add(_answer(example))
+    shared = [
+        (example, answers[key])
+        for example in others
+        for key in text_keys(task, example)[:1]
+        if key in answers
+    ]
+    return Overlap(len(shared), sum(_answer(example) not in known for example, known in shared))
+
+
+def _answer(example: Any) -> str:  # noqa: ANN401 - of any task
+    names = ("answer", "answers", "tags")
+    return repr([getattr(example, name, None) for name in names])

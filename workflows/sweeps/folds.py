@@ -1,0 +1,81 @@
+"""Out-of-fold predictions: each example's, by the model that has not learned from its fold."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_core.disk import atomic_write
+from bert_core.evaluation.intervals import NUM_RESAMPLES
+from bert_core.evaluation.outcomes import prediction_records, write_predictions
+from bert_core.strict_files import parse_json
+from bert_core.tasks.task import Task
+from workflows.evaluation.report import evaluation_report, write_report
+from workflows.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
+    from workflows.sweeps.sweep import PlannedTrial
+
+OUT_OF_FOLD = "out_of_fold"
+"""The report among a sweep's artifacts, and with .jsonl the predictions, there and in each run."""
+_FILE = f"{OUT_OF_FOLD}.jsonl"
+
+
+def keep_predictions(folder: RunFolder, checkpoint: "CheckpointInfo") -> None:
+    """Keeps what the best epoch predicted for its fold, when the checkpoint is gone."""
+    from workflows.finetuning.worker import BEST_PREDICTIONS  # loads torch
+
+    with atomic_write(folder.path / _FILE) as beside:
+        shutil.copyfile(checkpoint.files[BEST_PREDICTIONS], beside)
+
+
+@dataclass(frozen=True)
+class OutOfFold:
+    """Examples with the predictions of models that have not seen them, and the fold of each."""
+
+    task: Task
+    examples: Sequence[Any]
+    predictions: Sequence[dict[str, Any]]
+    fold: Sequence[int]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The task's metrics over all examples together."""
+        return self.task.metrics(self.predictions, self.examples)
+
+    def write(self, folder: Path, title: str) -> Path:
+        """Writes the predictions and a report on them; returns the file of the predictions."""
+        path = folder / _FILE
+        records = prediction_records(self.task, self.predictions, self.examples)
+        write_predictions(
+            [{"fold": fold} | each for fold, each in zip(self.fold, records, strict=True)], path
+        )
+        report = evaluation_report(
+            self.task,
+            self.predictions,
+            self.examples,
+            title=f"{title}: every example out of its fold",
+            slice_by=(),
+            num_resamples=NUM_RESAMPLES,
+            seed=0,
+            hurried=True,
+        )
+        write_report(report, folder / OUT_OF_FOLD)
+        return path
+
+
+def out_of_fold(trials: "Sequence[PlannedTrial]") -> OutOfFold:
+    """The predictions of finished trials of one point, one for each fold, in their order."""
+    examples, predictions, folds = [], [], []
+    for trial in trials:
+        assert trial.fold is not None
+        data, path = trial.job.data, trial.job.folder.path / _FILE
+        with path.open("rb") as file:
+            found = [parse_json(line, str(path), allow_nan=True) for line in file]
+        assert len(found) == len(data.dev.examples)
+        examples += data.dev.examples
+        predictions += found
+        folds += [trial.fold] * len(found)
+    return OutOfFold(trials[0].job.data.task, examples, predictions, folds)
