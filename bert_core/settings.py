@@ -244,6 +244,21 @@ class LabelLossSettings(BaseModel):
         return [name for name, value in self if value != getattr(plain, name)]
 
 
+class EvaluationPlan(BaseModel):
+    """When a run is measured on dev, and which of its states is the best."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_steps: int | None = Field(
+        default=None, ge=1, description="steps between evaluations on dev; by default an epoch's"
+    )
+    metric: str | None = Field(
+        default=None,
+        description="figure on dev that selects the best state: loss, or any of the task's metrics,"
+        " of errors the least; by default the one that the task is measured by",
+    )
+
+
 class FinetuningOptimizerSettings(OptimizerSettings):
     """The optimizer of fine-tuning (Devlin et al. 2018, A.3), its warm-up a share of the run."""
 
@@ -255,4 +270,11 @@ class FinetuningOptimizerSettings(OptimizerSettings):
         ge=0,
         lt=1,
         description="linear warm-up of the learning rate, as a share of all steps",
+    )
+    layer_decay: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="share of a layer's learning rate that the layer below it has; heads have the"
+        " full rate",
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bert_core.errors import UserError
-from bert_core.training.optimization import RowGradients
+from bert_core.training.optimization import RATE_SHARE, RowGradients
 from bert_core.training.ranks import data_parallel, rank, world_size
 
 LOSS, FIRST_SUM, REAL_TOKENS, SLOTS, STOP = 0, 1, -3, -2, -1
@@ -267,7 +267,7 @@ def _next_share(steps: Iterator[StepBatches], step: int) -> StepBatches:
 
 def _step_optimizer(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get(RATE_SHARE, 1.0)
     optimizer.step()
 
 

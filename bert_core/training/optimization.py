@@ -231,12 +231,21 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-def create_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+RATE_SHARE = "rate_share"
+"""In a group of parameters: its share of the learning rate of a step, where it has one."""
+
+
+def create_optimizer(
+    model: nn.Module,
+    settings: OptimizerSettings,
+    groups: list[dict[str, Any]] | None = None,
+) -> torch.optim.Optimizer:
     """The optimizer `settings` name, at the peak learning rate; call after the move to a device.
 
-    AdamW corrects Adam's bias, which the original code does not: see docs/decisions.md.
+    `groups` are of all parameters that learn, by default those of `parameter_groups`. AdamW
+    corrects Adam's bias, which the original code does not: see docs/decisions.md.
     """
-    groups = parameter_groups(model, settings.weight_decay)
+    groups = groups or parameter_groups(model, settings.weight_decay)
     betas = (settings.beta1, settings.beta2)
     if settings.name == "lamb":
         return Lamb(groups, lr=settings.peak_learning_rate, betas=betas, eps=settings.epsilon)

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError, nearest
@@ -19,7 +20,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tasks.text_embedding import TextEmbedding
-from workflows.finetuning.settings import TaskRunSettings
+from workflows.finetuning.settings import FinetuneSettings, TaskRunSettings
 from workflows.finetuning.splits import Division, Overlap, overlap
 from workflows.model_location import EncoderFolder
 
@@ -153,6 +154,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         where = settings.source("train")
         raise TaskDataError(f"nothing to learn: {lost}", where, "check the answers of train")
     sha256 = _hash(task, [read["train"].rows, read["dev"].rows])
+    refuse_unknown_figure(settings, task, read["dev"])
     odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
     return TaskData(task, **read, sha256=sha256, division=division, warnings=tuple(odd))
 
@@ -193,6 +195,19 @@ def refuse_unknown_metric(task: Task) -> None:
         )
 
 
+def refuse_unknown_figure(settings: TaskRunSettings, task: Task, dev: Split) -> None:
+    """Raises `UserError` where what is to select the best state is no figure on dev."""
+    name = settings.evaluation.metric
+    if name in (None, "loss"):
+        return
+    places = len(dev.rows.lengths) if task.head.per_row else len(dev.rows.places)
+    outputs = np.zeros((places, max(task.head.num_outputs, 1)), dtype=np.float32)
+    known = task.metrics(task.decode(outputs, dev.rows, dev.examples), dev.examples)
+    if name not in known:
+        what = f"unknown figure{nearest(name, known)}"
+        raise UserError(what, f"--evaluation.metric {name}", f"one of loss, {', '.join(known)}")
+
+
 def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
     """What was learned from: token ids, lengths, places and labels of both splits."""
     total = hashlib.sha256(json.dumps(task.labels).encode())
@@ -219,6 +234,12 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
             str(encoder.path),
             f"give --options.max_length {positions}",
         )
+    if isinstance(settings, FinetuneSettings):
+        layers = encoder.config.num_hidden_layers
+        for name in ("freeze_layers", "reinit_layers"):
+            if (count := getattr(settings, name)) > layers:
+                where = str(encoder.path)
+                raise UserError(f"{count} layers of {layers}", where, f"give --{name} {layers}")
     options = settings.options
     if not isinstance(options, TextEmbedding):
         return

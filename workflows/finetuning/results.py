@@ -1,5 +1,6 @@
 """Results of a fine-tuning run: model folder, card, report on dev, summary."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from bert_core.training_statistics import statistics_of_examples
 from workflows.evaluation.report import evaluation_report, write_report
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
-from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS, learning_rate
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 from workflows.training.job import JobResults, Usage, lineage_of
@@ -94,6 +95,7 @@ def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
         recipe={
             "Epochs": settings.epochs,
             "Best epoch": best["epoch"],
+            **({"Ended early": ended} if (ended := ended_early(job, checkpoint)) else {}),
             "Examples per step": settings.batch_size,
             "Longest row (tokens)": data.task.max_length,
             "Optimizer": settings.optimizer.name,
@@ -152,7 +154,14 @@ def _approach(settings: TaskRunSettings) -> dict[str, Any]:
             "Dropout": tagger.dropout,
         }
     assert isinstance(settings, FinetuneSettings)
-    return {"Dropout": settings.dropout.hidden_dropout_prob}
+    changed: dict[str, float] = {
+        "Lowest layers that did not learn": settings.freeze_layers,
+        "Highest layers drawn anew": settings.reinit_layers,
+    }
+    if settings.optimizer.layer_decay != 1:
+        changed["Learning rate of a layer, of that above"] = settings.optimizer.layer_decay
+    known = {name: value for name, value in changed.items() if value}
+    return {"Dropout": settings.dropout.hidden_dropout_prob, **known}
 
 
 def _architecture(job: FinetuningJob) -> str:
@@ -217,15 +226,18 @@ def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) ->
     """What the run came to and where everything lies."""
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
-    examples = job.settings.epochs * len(data.train.examples)
+    ended = ended_early(job, checkpoint)
+    epochs = job.settings.epochs * checkpoint.step / planned_steps(checkpoint)
+    examples = round(epochs * len(data.train.examples))
     others = [
         f"{one_line(readable_metric(name.removeprefix('dev/')))} {value:.3f}"
         for name, value in best["figures"].items()
         if name != f"dev/{criterion}"
     ]
     return [
-        f"finished     {checkpoint.step:,} steps, {examples:,} examples ({job.settings.epochs}"
+        f"finished     {checkpoint.step:,} steps, {examples:,} examples ({epochs:.3g}"
         f" epochs of {len(data.train.examples):,}), {checkpoint.num_tokens_seen:,} tokens",
+        *([f"ended early  {ended}"] if ended else []),
         f"rows         of train {tally_text(data.train.rows.tally)}; "
         f"of dev {tally_text(data.dev.rows.tally)}",
         f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
@@ -236,6 +248,26 @@ def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) ->
         f"plot         {plot}",
         f"settings     {job.folder.settings}",
     ]
+
+
+def planned_steps(checkpoint: CheckpointInfo) -> int:
+    """The steps of the run's schedule, of which the last may never have been made."""
+    return checkpoint.extra.get("planned_steps", checkpoint.step)
+
+
+def ended_early(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
+    """Where a run ended before its last step, and what its schedule lacks; "" where it did not."""
+    planned, settings = planned_steps(checkpoint), job.settings
+    if checkpoint.step >= planned:
+        return ""
+    best = checkpoint.extra["notes"]["best"]["epoch"]
+    rate = learning_rate(settings, planned, checkpoint.step - 1)
+    share = rate / settings.optimizer.peak_learning_rate
+    return (
+        f"after step {checkpoint.step:,} of {planned:,}, {settings.patience} evaluations without"
+        f" a better one; the learning rate was still {share:.0%} of its peak, so the end of its"
+        f" schedule, where scores often rise most, is missing (--epochs {math.ceil(best)} has it)"
+    )
 
 
 def _test_lines(job: FinetuningJob) -> list[str]:

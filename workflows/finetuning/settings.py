@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
-from bert_core.settings import FinetuningOptimizerSettings, LabelLossSettings
+from bert_core.settings import EvaluationPlan, FinetuningOptimizerSettings, LabelLossSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -34,8 +34,11 @@ DIVISION_FIELDS = ("split", "folds", "fold", "group_by", "split_seed")
 """The settings that divide the training examples; the examples that come out decide a run."""
 
 
-_LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
-"""Options of tasks that older runs did not have."""
+_LATER = (
+    *("loss", "evaluation", "patience", "freeze_layers", "reinit_layers", "optimizer.layer_decay"),
+    *("options.drop_labels", "options.max_skipped", "options.first_number"),
+)
+"""Settings that older runs did not have."""
 
 
 class DropoutSettings(BaseModel):
@@ -156,6 +159,13 @@ class TaskRunSettings(RunSettings):
         default_factory=FinetuneTrackingSettings
     )
     loss: LabelLossSettings = Field(default_factory=LabelLossSettings)
+    evaluation: EvaluationPlan = Field(default_factory=EvaluationPlan)
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="evaluations on dev without a better one after which the run ends; by default"
+        " it never ends early",
+    )
     options: Task
 
     @model_validator(mode="after")
@@ -208,12 +218,12 @@ class TaskRunSettings(RunSettings):
             *DIVISION_FIELDS,
         }
         values = self.model_dump(mode="json", exclude=changeable)
-        if not self.loss.changed:
-            del values["loss"]
-        fields = type(self.options).model_fields
-        for name in _LATER_OPTIONS & values["options"].keys():
-            if getattr(self.options, name) == fields[name].default:
-                del values["options"][name]
+        for dotted in _LATER:
+            section, _, name = dotted.rpartition(".")
+            owner = getattr(self, section) if section else self
+            field = type(owner).model_fields.get(name)
+            if field and getattr(owner, name) == field.get_default(call_default_factory=True):
+                del (values[section] if section else values)[name]
         return values
 
     def source(self, split: str) -> str:
@@ -243,6 +253,14 @@ class FinetuneSettings(TaskRunSettings):
     """Fine-tunes an encoder, any BERT model folder, on a task."""
 
     dropout: DropoutSettings = Field(default_factory=DropoutSettings)
+    freeze_layers: int = Field(
+        default=0,
+        ge=0,
+        description="lowest layers that stay as they are, with the embeddings; 0: all learn",
+    )
+    reinit_layers: int = Field(
+        default=0, ge=0, description="highest layers, and the pooler, to draw anew from the seed"
+    )
 
     def encoder_changes(self) -> dict[str, Any]:
         """The dropout."""
@@ -284,6 +302,13 @@ class FeatureSettings(TaskRunSettings):
     optimizer: FeatureOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=FeatureOptimizerSettings
     )
+
+    @model_validator(mode="after")
+    def _no_layer_learns(self) -> Self:
+        if self.optimizer.layer_decay != 1:
+            what = "no layer learns with --approach features"
+            raise UserError(what, "--optimizer.layer_decay", "leave it out")
+        return self
 
 
 APPROACHES: dict[str, type[TaskRunSettings]] = {

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from bert_core.config import ModelConfig, training_flops
+from bert_core.config import ModelConfig, forward_flops, training_flops
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.features.states import stored_states
@@ -23,6 +23,7 @@ from bert_core.model.bert import VECTORS, WORDS, Bert
 from bert_core.model.strategies import find_strategy
 from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
+from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.coupled_batches import (
     CoupledBatchSource,
     loss_of_examples,
@@ -31,14 +32,21 @@ from bert_core.tasks.coupled_batches import (
 )
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
 from bert_core.tasks.label_loss import LabelLoss
+from bert_core.tasks.metrics import less_is_better
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
+from bert_core.training.layers import decayed_groups, draw_anew, freeze
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
-from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.optimization import create_optimizer, linear_schedule, parameter_groups
 from workflows.clusters.workers import Worker
 from workflows.finetuning.data import Split, TaskData, read_task_data
-from workflows.finetuning.settings import FeatureSettings, TaskRunSettings, read_settings
+from workflows.finetuning.settings import (
+    FeatureSettings,
+    FinetuneSettings,
+    TaskRunSettings,
+    read_settings,
+)
 from workflows.messages import RunProgress
 from workflows.progress import duration
 from workflows.training.backend import TorchBackend, autocast_dtype
@@ -87,6 +95,10 @@ def finetuning_parts(
     backend = backend_of(worker, settings)
     torch.manual_seed(settings.seed)  # before the head is drawn
     config, model, tokenizer = load_model_folder(encoder, changes=settings.encoder_changes())
+    frozen = 0
+    if isinstance(settings, FinetuneSettings):
+        frozen = settings.freeze_layers
+        draw_anew(model, settings.reinit_layers)
     data = data or read_task_data(settings, tokenizer)
     task = data.task
     train_rows, dev_rows = data.train.rows, data.dev.rows
@@ -100,8 +112,9 @@ def finetuning_parts(
         step_flops: Callable[[StepResult], float] = partial(tagger_flops, settings, config)
     else:
         add_task_head(model, task)
+        freeze(model, frozen)
         trained = model
-        step_flops = partial(encoder_flops, config, task)
+        step_flops = partial(encoder_flops, config, task, frozen)
     trained = trained.to(worker.device)
     dtype = autocast_dtype(settings)
     limits: dict[str, Any] = {
@@ -128,7 +141,7 @@ def finetuning_parts(
     return RunParts(
         settings=settings,
         backend=backend,
-        state=TrainingState(trained, create_optimizer(trained, settings.optimizer)),
+        state=TrainingState(trained, optimizer_of(trained, settings.optimizer)),
         batches=batches,
         compute_loss=compute_loss,
         learning_rate=lambda step: learning_rate(settings, total_steps, step),
@@ -170,6 +183,16 @@ def _told(
     )
 
 
+def optimizer_of(
+    model: Bert | FeatureTagger, settings: FinetuningOptimizerSettings
+) -> torch.optim.Optimizer:
+    """The optimizer, with a learning rate for each layer where they differ."""
+    if settings.layer_decay == 1 or not isinstance(model, Bert):
+        return create_optimizer(model, settings)
+    groups = parameter_groups(model, settings.weight_decay)
+    return create_optimizer(model, settings, decayed_groups(model, groups, settings.layer_decay))
+
+
 def learning_rate(settings: TaskRunSettings, total_steps: int, step: int) -> float:
     """The learning rate of the step after `step` finished ones: linear warm-up, linear decay."""
     optimizer = settings.optimizer
@@ -191,17 +214,24 @@ def step_metrics(task: Task, result: StepResult) -> dict[str, float]:
     return metrics
 
 
-def encoder_flops(config: ModelConfig, task: Task, result: StepResult) -> float:
+def encoder_flops(config: ModelConfig, task: Task, frozen: int, result: StepResult) -> float:
     """FLOPs of encoder and pooler, forward and backward; the head is too small to count.
 
-    A head that scores spans is taken to read all tokens: it reads those of the passage. That of
-    words counts, as it does in pre-training.
+    The `frozen` lowest layers have no backward pass. A head that scores spans is taken to read all
+    tokens: it reads those of the passage. That of words counts, as it does in pre-training.
     """
     num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[2])
-    return training_flops(
+    squares = result.sum_of_squared_lengths
+    saved = 0.0
+    if frozen:
+        below = config.model_copy(update={"num_hidden_layers": frozen})
+        counts = {"num_predictions": 0, "num_rows": 0, "num_read": num_tokens}
+        counts |= {"num_tokens": num_tokens, "sum_of_squared_lengths": squares}
+        saved = training_flops(below, **counts) - forward_flops(below, **counts)
+    return -saved + training_flops(
         config,
         num_tokens=num_tokens,
-        sum_of_squared_lengths=result.sum_of_squared_lengths,
+        sum_of_squared_lengths=squares,
         num_predictions=num_tokens if task.head.name == WORDS else 0,
         num_rows=num_labels if task.head.pooled else 0,
         num_read=num_tokens if task.head.name in ("span", VECTORS, WORDS) else num_labels,
@@ -303,8 +333,14 @@ class DevEvaluation:
         return "" if best is None else f"dev {self._task.criterion} {best['score']:.3f}"
 
     def is_due(self, step: int) -> bool:
-        """At the end of each epoch."""
-        return step % self.steps_per_epoch == 0
+        """At the end of each epoch, or every so many steps."""
+        return step % (self._settings.evaluation.every_steps or self.steps_per_epoch) == 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether so many evaluations have found nothing better; see `patience`."""
+        patience = self._settings.patience
+        return patience is not None and self.notes.get("without_better", 0) >= patience
 
     def evaluate(self, step: int) -> Mapping[str, float]:
         """The task's metrics on dev; {} on other ranks than 0."""
@@ -321,7 +357,7 @@ class DevEvaluation:
         task, dev = self._task, self._dev
         predictions = task.decode(outputs, dev.rows, dev.examples)
         metrics = task.metrics(predictions, dev.examples)
-        epoch = step // self.steps_per_epoch
+        epoch = step / self.steps_per_epoch
         figures = {"dev/loss": loss / max(int(dev.rows.label_counts.sum()), 1)}
         if isinstance(task, TextEmbedding):
             size, count = self._settings.batch_size, len(dev.examples)
@@ -329,19 +365,27 @@ class DevEvaluation:
                 task, torch.from_numpy(outputs), dev.rows, count, size
             )
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
-        self._keep_the_best(epoch, metrics[task.criterion], figures, predictions)
-        return figures | {"dev/epoch": float(epoch)}
+        self._keep_the_best(epoch, figures, predictions)
+        return figures | {"dev/epoch": epoch}
 
     def _keep_the_best(
-        self,
-        epoch: int,
-        score: float,
-        figures: dict[str, float],
-        predictions: Sequence[Mapping[str, Any]],
+        self, epoch: float, figures: dict[str, float], predictions: Sequence[Mapping[str, Any]]
     ) -> None:
+        """Keeps what the best evaluation so far has found, and counts those without a better."""
+        selecting = self._settings.evaluation.metric or self._task.criterion
+        height = figures[f"dev/{selecting}"]
+        height = -height if less_is_better(f"dev_{selecting}") else height
         best = self.notes.get("best")
-        if best is None or score > best["score"] or math.isnan(best["score"]):
-            self.notes["best"] = {"epoch": epoch, "score": score, "figures": figures}
+        before = math.nan if best is None else best.get("height", best["score"])
+        self.notes["without_better"] = self.notes.get("without_better", 0) + 1
+        if math.isnan(before) or height > before:
+            self.notes["without_better"] = 0
+            self.notes["best"] = {
+                "epoch": int(epoch) if epoch.is_integer() else round(epoch, 4),
+                "score": figures[f"dev/{self._task.criterion}"],
+                "height": height,
+                "figures": figures,
+            }
             write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
             with atomic_write(self._folder / BEST_PREDICTIONS) as beside:

@@ -234,6 +234,7 @@ class HeldOutEvaluation:
     """Measures the model on held-out rows every so many steps."""
 
     summary = ""
+    is_over = False
 
     def __init__(
         self,

@@ -151,7 +151,7 @@ def trial_row(trial: PlannedTrial) -> TableRow:
     if not trial.is_finished:
         return row
     score, early = outcome.score or 0.0, ", ended early" if outcome.stopped_early else ""
-    after = f"after epoch {outcome.best_epoch}{early}, {duration(outcome.seconds)}"
+    after = f"after epoch {outcome.best_epoch:.4g}{early}, {duration(outcome.seconds)}"
     return replace(row, score=score, measured=measured, result=f"{measured} {score:.3f} {after}")
 
 
@@ -206,7 +206,7 @@ def _share(row: TableRow) -> float:
 
 def _standing(trial: PlannedTrial, outcome: TrialOutcome) -> tuple[str, str]:
     if trial.is_finished:
-        return f"epoch {outcome.best_epoch} was best", f"{outcome.score or 0:.3f}"
+        return f"epoch {outcome.best_epoch:.4g} was best", f"{outcome.score or 0:.3f}"
     return step_text(trial.status.progress), trial.status.progress.evaluation
 
 

@@ -15,9 +15,9 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class EpochFigures:
-    """Figures of a trial after an epoch; `train_loss` is the mean over the epoch's steps."""
+    """Figures of a trial after an epoch, or a part; `train_loss` is the mean of the steps since."""
 
-    epoch: int
+    epoch: float
     score: float
     dev_loss: float
     train_loss: float
@@ -38,7 +38,7 @@ class TrialOutcome:
     point: Point
     seed: int
     score: float | None = None
-    best_epoch: int | None = None
+    best_epoch: float | None = None
     figures: dict[str, float] = field(default_factory=dict)
     curve: tuple[EpochFigures, ...] = ()
     seconds: float = 0.0

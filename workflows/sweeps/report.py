@@ -163,7 +163,7 @@ def point_table(findings: SweepFindings) -> Table:
             *(Cell(value_text(value), _order(value)) for value in values),
             Cell(f"{len(point.scored)}", len(point.scored)),
             *_seed_cells(point, seeds),
-            Cell(", ".join(str(trial.best_epoch) for trial in point.scored) or DASH),
+            Cell(", ".join(f"{trial.best_epoch:.4g}" for trial in point.scored) or DASH),
             Cell(duration(point.seconds), point.seconds) if point.scored else Cell(DASH),
         ]
         is_best = point.rank == 1 or bool(point.is_level)

@@ -94,7 +94,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
                 "seconds": seconds,
                 "device": "cuda" if self.job.settings.cluster.use_gpu else "cpu",
                 "device_hours": seconds / 3600,
-                "num_tokens": self.cost * len(curve) // self.job.settings.epochs,
+                "num_tokens": int(self.cost * curve[-1].epoch / self.job.settings.epochs),
                 "stopped_early": True,
             }
         else:
@@ -114,16 +114,17 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
         self._outcome(curve=curve, **outcome).write(self.job.folder.path / RESULT)
 
     def curve(self) -> tuple[EpochFigures, ...]:
-        """The figures of each epoch, from the journal."""
+        """The figures of each evaluation, from the journal; by default there is one an epoch."""
         losses: dict[int, list[float]] = defaultdict(list)
         curve: list[EpochFigures] = []
         for record in read_records(self.job.folder.path / JOURNAL_NAME):
             if STEP_LOSS in record.metrics:
                 losses[len(curve) + 1].append(record.metrics[STEP_LOSS])
             if self.criterion in record.metrics:
-                epoch = len(curve) + 1
+                train_loss = statistics.fmean(losses[len(curve) + 1])
                 score, loss = record.metrics[self.criterion], record.metrics[DEV_LOSS]
-                curve.append(EpochFigures(epoch, score, loss, statistics.fmean(losses[epoch])))
+                epoch = record.metrics[DEV_EPOCH]
+                curve.append(EpochFigures(epoch, score, loss, train_loss))
         return tuple(curve)
 
     def _journal_seconds(self) -> float:
@@ -302,6 +303,7 @@ _FIXED |= {
     "tracking",
     "checkpoint",
     "options.metric",
+    "evaluation.metric",
 }
 
 

@@ -143,6 +143,11 @@ class Evaluation(Protocol):
         """Metrics by name, computed by all ranks together; those of rank 0 count."""
         ...
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is to end although steps are left; that of rank 0 counts."""
+        ...
+
 
 @dataclass(frozen=True)
 class RunParts:
@@ -233,10 +238,14 @@ class TrainingRun:
             if evaluate or checkpoint or self._read_is_due():
                 self._read_results()
             figures = self._evaluate(result.step) if evaluate else {}
-            if checkpoint:
-                self._save()
+            is_over = evaluate and not finished and self._is_over()
+            if checkpoint or is_over:
+                self._save(is_last=finished or is_over)
             if figures:
                 self.worker.report(figures)
+            if is_over:
+                stopped = False
+                break
         if self.worker.rank == 0:
             self._journal.close()
         return Outcome(parts.state.step, stopped)
@@ -301,7 +310,11 @@ class TrainingRun:
             self._publish(metrics=figures, at_once=True)
         return figures
 
-    def _save(self) -> None:
+    def _is_over(self) -> bool:
+        """Whether the evaluation ends the run early; asked by all ranks at once."""
+        return bool(number_of_rank_zero(int(self.parts.evaluation.is_over), self.worker.device))
+
+    def _save(self, *, is_last: bool = False) -> None:
         if self.worker.rank:
             return
         parts, settings = self.parts, self.parts.settings
@@ -312,7 +325,8 @@ class TrainingRun:
                 extra={
                     "settings": settings.model_dump(mode="json"),
                     "data_hash": parts.data_hash,
-                    "total_steps": parts.total_steps,
+                    "total_steps": parts.state.step if is_last else parts.total_steps,
+                    "planned_steps": parts.total_steps,
                     "used_seconds": self._throughput.usage(),
                     **parts.backend.description(),
                     "notes": parts.evaluation.notes,
@@ -321,7 +335,7 @@ class TrainingRun:
                 keep=settings.checkpoint.keep,
             )
             self._upload(path)
-        self._publish(checkpoint=path.name, at_once=True)
+        self._publish(checkpoint=path.name, at_once=True, is_last=is_last)
 
     def _kept_files(self) -> dict[str, Path]:
         paths = {name: self.folder.path / name for name in self.parts.kept_files}
@@ -347,6 +361,7 @@ class TrainingRun:
         speed: Speed | None = None,
         checkpoint: str | None = None,
         at_once: bool = False,
+        is_last: bool = False,
     ) -> None:
         """Updates the progress, and sends it to the driver unless it was sent just now."""
         if self.worker.rank:
@@ -355,6 +370,7 @@ class TrainingRun:
         self._progress = replace(
             before,
             step=before.step if step is None else step,
+            total_steps=before.step if is_last else before.total_steps,
             metrics=before.metrics | dict(metrics or {}),
             speed=speed or before.speed,
             checkpoint=checkpoint or before.checkpoint,

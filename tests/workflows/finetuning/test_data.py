@@ -245,3 +245,21 @@ def test_an_option_that_says_nothing_is_refused(storage, options, match):
     tokenizer = load_tokenizer(storage / "encoder")
     with pytest.raises(UserError, match=match):
         read_task_data(parse(["--task", *options.split(), *arguments(storage)]), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"evaluation.metric": "acuracy"}, "unknown figure, did you mean accuracy"),
+        ({"freeze_layers": 2}, "2 layers of 1.*--freeze_layers 1"),
+        ({"reinit_layers": 3}, "3 layers of 1.*--reinit_layers 1"),
+    ],
+)
+def test_figures_and_layers_that_are_not_there_are_refused_before_work(storage, changed, message):
+    settings = parse(arguments(storage, **changed))
+    with pytest.raises(UserError, match=message) as error:
+        read_inputs(settings, open_storage(settings.storage))
+    assert "\n" not in str(error.value)
+    read_inputs(
+        parse(arguments(storage, **{"evaluation.metric": "f1"})), open_storage(str(storage))
+    )

@@ -70,3 +70,29 @@ def test_only_a_settings_file_is_a_preset(tmp_path):
         parse([*arguments(tmp_path), "--preset", "mini"])
     with pytest.raises(UserError, match="cannot be read"):
         parse([*arguments(tmp_path), "--preset", str(tmp_path / "none.yaml")])
+
+
+def test_what_came_later_changes_a_recipe_only_where_it_is_used(tmp_path):
+    given = ["--task", "mrpc", "--data", "d", "--model", "m"]
+    plain = parse(given).recipe()
+    for option, value, where in (
+        ("--patience", "2", ("patience",)),
+        ("--evaluation.every_steps", "50", ("evaluation", "every_steps")),
+        ("--evaluation.metric", "loss", ("evaluation", "metric")),
+        ("--optimizer.layer_decay", "0.9", ("optimizer", "layer_decay")),
+        ("--freeze_layers", "2", ("freeze_layers",)),
+        ("--reinit_layers", "1", ("reinit_layers",)),
+        ("--loss.focal_gamma", "2", ("loss", "focal_gamma")),
+    ):
+        found = parse([*given, option, value]).recipe()
+        assert found != plain
+        before: object = plain
+        for name in where:
+            found = found[name]
+            before = before.get(name) if isinstance(before, dict) else None
+        assert str(found).removesuffix(".0") == value and before is None
+    with pytest.raises(UserError, match="no layer learns"):
+        parse([*NER_FEATURES, "--optimizer.layer_decay", "0.5"])
+
+
+NER_FEATURES = ["--task", "ner", "--approach", "features", "--data", "d", "--model", "m"]

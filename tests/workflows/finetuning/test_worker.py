@@ -2,14 +2,17 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from finetuning_runs import WORDS, finetune_here, write_encoder, write_task
 from safetensors.torch import load_file
 
+from bert_core.model_folder import load_model_folder
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import NonFiniteLossError
+from workflows.finetuning.results import ended_early
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.messages import Outcome
 from workflows.runs.journal import read_records
@@ -96,6 +99,77 @@ def test_the_best_epoch_is_kept_not_the_last(storage):
     gold = [example.answer for example in run.parts.evaluation._dev.examples]
     right = [each["label"] == answer for each, answer in zip(predictions, gold, strict=True)]
     assert sum(right) / len(right) == scores[0]
+
+
+EARLY = {"epochs": 6, "patience": 2, "evaluation__every_steps": 4, "checkpoint__every_steps": 5}
+
+
+@pytest.fixture
+def inverted(tmp_path):
+    """Data of which learning makes dev worse, so that the first evaluation is the best."""
+    write_task(tmp_path / "data", inverted=True)
+    write_encoder(tmp_path / "encoder")
+    return tmp_path
+
+
+def test_a_run_ends_where_patience_does_and_says_what_is_missing(inverted):
+    run, outcome, progress = finetune_here(inverted, name="early", **EARLY)
+    assert outcome == Outcome(12, stopped=False), "evaluated after 4, 8 and 12 of 72 steps"
+    info = read_checkpoint(newest_checkpoint(run.folder.checkpoints)[0])
+    assert info.step == info.extra["total_steps"] == 12 and info.extra["planned_steps"] == 72
+    assert info.extra["notes"]["best"]["epoch"] == round(4 / 12, 4)
+    assert info.extra["notes"]["without_better"] == 2
+    assert (progress[-1].step, progress[-1].total_steps) == (12, 12)
+    assert run.folder.is_trained(), "the same command trains no more"
+    epochs = [each["dev/epoch"] for _, each in records(run) if "dev/epoch" in each]
+    assert epochs == [pytest.approx(step / 12) for step in (4, 8, 12)]
+    job = SimpleNamespace(settings=run.parts.settings)
+    said = ended_early(job, info)
+    assert "after step 12 of 72" in said and "94% of its peak" in said and "--epochs 1 " in said
+
+
+@pytest.mark.parametrize("stops", [[3], [4], [6, 5], [8], [11]])
+def test_stopped_on_the_way_it_ends_early_at_the_same_bits(inverted, stops):
+    whole, _, _ = finetune_here(inverted, name="whole", **EARLY)
+    for stop_after in stops:
+        assert finetune_here(inverted, stop_after, name="parts", **EARLY)[1].stopped
+    run, outcome, _ = finetune_here(inverted, name="parts", **EARLY)
+    assert outcome == Outcome(12, stopped=False) and records(run) == records(whole)
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (run, whole)]
+    for file in ("model.safetensors", f"files/{BEST_WEIGHTS}", f"files/{BEST_PREDICTIONS}"):
+        assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes(), file
+
+
+def test_another_figure_may_select_the_best_state_in_its_own_direction(storage, whole):
+    run, _, _ = finetune_here(storage, name="by-loss", evaluation__metric="loss")
+    best = read_checkpoint(newest_checkpoint(run.folder.checkpoints)[0]).extra["notes"]["best"]
+    found = [each for _, each in records(run) if "dev/loss" in each]
+    least = min(found, key=lambda each: each["dev/loss"])
+    assert best["epoch"] == least["dev/epoch"] and best["score"] == least["dev/accuracy"]
+    assert records(run) == records(whole[0]), "it is only which state is kept"
+
+
+def test_layers_may_stay_begin_anew_and_learn_at_rates_of_their_own(tmp_path):
+    storage = tmp_path
+    shaped = {"freeze_layers": 1, "reinit_layers": 1, "optimizer__layer_decay": 0.5}
+    write_task(storage / "data")
+    write_encoder(storage / "encoder", layers=3)
+    whole, _, _ = finetune_here(storage, name="shaped", **shaped)
+    finetune_here(storage, 7, name="shaped-parts", **shaped)
+    again, _, _ = finetune_here(storage, name="shaped-parts", **shaped)
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (whole, again)]
+    weights = [load_file(path / "model.safetensors") for path in paths]
+    assert all(torch.equal(each, weights[1][name]) for name, each in weights[0].items())
+    _, start, _ = load_model_folder(storage / "encoder")
+    before = dict(start.named_parameters())
+    for name, after in weights[0].items():
+        if name.startswith(("encoder.embeddings.", "encoder.layers.0.")):
+            assert torch.equal(after, before[name]), name
+        elif name.startswith("encoder.layers.1.") and name.endswith("weight"):
+            assert not torch.equal(after, before[name]), name
+    plain, _, _ = finetune_here(storage, 1, name="plain")
+    result = SimpleNamespace(num_real_tokens=90, sums=[0, 0, 8], sum_of_squared_lengths=900)
+    assert 0 < whole.parts.step_flops(result) < plain.parts.step_flops(result)
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(storage):

@@ -1,0 +1,48 @@
+"""Recipes of fine-tuning compared: the data they are made of, and the figures made of reports."""
+
+import pytest
+
+from benchmarks import recipes
+
+
+def test_rare_data_has_its_share_and_no_text_twice(tmp_path):
+    lines = ["sentence\tlabel", *(f"text {n}\t{int(n % 3 == 0)}" for n in range(3_000))]
+    (tmp_path / "train.tsv").write_text("\n".join([*lines, lines[1]]) + "\n")
+    folder = recipes.write_rare(tmp_path, tmp_path / "rare", 400)
+    rows = {split: (folder / f"{split}.tsv").read_text().splitlines() for split in ("train", "dev")}
+    for each in rows.values():
+        assert each[0] == lines[0] and len(each) == 401
+        assert sum(row.endswith("\t1") for row in each[1:]) == 20
+    assert len({*rows["train"][1:], *rows["dev"][1:]}) == 800
+    before = {split: (folder / f"{split}.tsv").read_bytes() for split in rows}
+    recipes.write_rare(tmp_path, tmp_path / "rare", 400)
+    assert before == {split: (folder / f"{split}.tsv").read_bytes() for split in rows}
+
+
+def test_each_variant_is_compared_with_the_plain_recipe(monkeypatch, tmp_path):
+    scores = {"none": [0.5, 0.6], "balanced": [0.7, 0.8], "0": [0.5, 0.6], "2": [0.4, 0.5]}
+
+    def report(name, given, storage):
+        del name, storage
+        field, _, values = given[-1].partition("=")
+        points, trials = [], []
+        for text in values.split(","):
+            value = float(text) if text.isdecimal() else text
+            names = [f"{text}-{seed}" for seed in range(2)]
+            points.append({"point": {field: value}, "trials": names})
+            trials += [
+                {"name": each, "score": score, "figures": {"dev/f1": score}, "seconds": 1.0}
+                for each, score in zip(names, scores[text], strict=True)
+            ]
+        head = {"criterion": "f1_macro", "num_train": 9, "num_dev": 4}
+        return head | {"points": points, "trials": trials}
+
+    monkeypatch.setattr(recipes, "swept", report)
+    axes = ["loss.class_weights=none,balanced", "loss.focal_gamma=0,2"]
+    found = recipes.measured("t", [], axes, tmp_path)
+    assert list(found.variants) == ["plain", "loss.class_weights=balanced", "loss.focal_gamma=2"]
+    balanced, focal = list(found.variants.values())[1:]
+    assert balanced.difference == pytest.approx(0.2) and focal.difference == pytest.approx(-0.1)
+    assert balanced.reach is not None and balanced.reach > 0
+    assert found.variants["plain"].deviation == pytest.approx(0.0707, abs=1e-4)
+    assert "+20.00" in recipes.table(found)
