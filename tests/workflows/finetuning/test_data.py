@@ -260,6 +260,5 @@ def test_figures_and_layers_that_are_not_there_are_refused_before_work(storage, 
     with pytest.raises(UserError, match=message) as error:
         read_inputs(settings, open_storage(settings.storage))
     assert "\n" not in str(error.value)
-    read_inputs(
-        parse(arguments(storage, **{"evaluation.metric": "f1"})), open_storage(str(storage))
-    )
+    known = parse(arguments(storage, **{"evaluation.metric": "f1"}))
+    assert read_inputs(known, open_storage(known.storage))[1].task.criterion == "accuracy"
