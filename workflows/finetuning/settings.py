@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
-from bert_core.settings import FinetuningOptimizerSettings, LabelLossSettings
+from bert_core.settings import DecisionSettings, FinetuningOptimizerSettings, LabelLossSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -32,7 +32,7 @@ DATA_FIELDS = ("data", "train", "dev", "test")
 """The settings that say where data are; what is in them decides a run, not where it is."""
 
 
-_LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
+_LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number", "thresholds"}
 """Options of tasks that older runs did not have."""
 
 
@@ -134,6 +134,7 @@ class TaskRunSettings(RunSettings):
         default_factory=FinetuneTrackingSettings
     )
     loss: LabelLossSettings = Field(default_factory=LabelLossSettings)
+    decisions: DecisionSettings = Field(default_factory=DecisionSettings)
     options: Task
 
     @model_validator(mode="after")
@@ -142,6 +143,17 @@ class TaskRunSettings(RunSettings):
         if options and not self.options.has_label_loss:
             what = f"it has no effect on --task {self.task}, which learns no labels"
             raise UserError(what, options[0], "leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _decisions_can_be_tuned(self) -> Self:
+        for name in self.decisions.changed:
+            if name not in self.options.tunable:
+                what = f"the task {self.task} has no {name} to tune"
+                raise UserError(what, f"--decisions.{name}", "leave it out")
+        if self.decisions.thresholds and getattr(self.options, "thresholds", None):
+            remedy = "leave --options.thresholds out, or this"
+            raise UserError("thresholds are given as well", "--decisions.thresholds", remedy)
         return self
 
     def recipe(self) -> dict[str, Any]:
@@ -155,6 +167,8 @@ class TaskRunSettings(RunSettings):
         values = self.model_dump(mode="json", exclude=changeable)
         if not self.loss.changed:
             del values["loss"]
+        if not self.decisions.changed:
+            del values["decisions"]
         fields = type(self.options).model_fields
         for name in _LATER_OPTIONS & values["options"].keys():
             if getattr(self.options, name) == fields[name].default:

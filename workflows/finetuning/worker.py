@@ -32,7 +32,7 @@ from bert_core.tasks.coupled_batches import (
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
 from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.outputs import compute_all_outputs
-from bert_core.tasks.task import Task, add_task_head, task_loss
+from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
@@ -46,6 +46,8 @@ from workflows.training.run import Backend, RunParts, backend_of
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
+BEST_OUTPUTS = "best_outputs.safetensors"
+"""The head's answers to dev in the best epoch, beside them, where decisions are to be tuned."""
 _PUBLISH_SECONDS = 1.0
 
 
@@ -140,7 +142,10 @@ def finetuning_parts(
         out_of_memory_remedy=(
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
         ),
-        kept_files=(BEST_WEIGHTS, BEST_PREDICTIONS),
+        kept_files=(
+            *(BEST_WEIGHTS, BEST_PREDICTIONS),
+            *([BEST_OUTPUTS] if settings.decisions.changed else []),
+        ),
     )
 
 
@@ -329,7 +334,7 @@ class DevEvaluation:
                 task, torch.from_numpy(outputs), dev.rows, count, size
             )
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
-        self._keep_the_best(epoch, metrics[task.criterion], figures, predictions)
+        self._keep_the_best(epoch, metrics[task.criterion], figures, predictions, outputs)
         return figures | {"dev/epoch": float(epoch)}
 
     def _keep_the_best(
@@ -338,6 +343,7 @@ class DevEvaluation:
         score: float,
         figures: dict[str, float],
         predictions: Sequence[Mapping[str, Any]],
+        outputs: FloatArray,
     ) -> None:
         best = self.notes.get("best")
         if best is None or score > best["score"] or math.isnan(best["score"]):
@@ -346,6 +352,9 @@ class DevEvaluation:
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
             with atomic_write(self._folder / BEST_PREDICTIONS) as beside:
                 beside.write_text(lines)
+            if self._settings.decisions.changed:
+                answers = {"outputs": torch.from_numpy(outputs)}
+                write_weights(self._folder / BEST_OUTPUTS, answers)
 
 
 def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:

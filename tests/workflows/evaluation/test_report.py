@@ -15,9 +15,9 @@ from bert_core.evaluation.intervals import Interval
 from bert_core.evaluation.outcomes import Outcome
 from bert_core.evaluation.slices import Slice
 from bert_core.tasks.classification import Classification, Text
+from workflows.evaluation.drawings import confusion_drawing
 from workflows.evaluation.report import (
     DASH,
-    confusion_drawing,
     evaluation_report,
     mistake_rows,
     mistakes_table,
