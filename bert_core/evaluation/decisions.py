@@ -58,7 +58,7 @@ class Finding:
         head = f"{self.name} {self.value}" if self.value else f"{self.name} not kept"
         parts = [self.reason] if self.reason else []
         if self.before is not None and self.after is not None:
-            parts.append(f"{self.metric} {self.before:.4f} -> {self.after:.4f} out of fold")
+            parts.append(f"{self.metric} {self.before:.4f}, then {self.after:.4f} out of fold")
         if self.difference is not None:
             low, high = self.difference.low, self.difference.high
             parts[-1] += f" (95 % interval of the difference {low:+.4f} to {high:+.4f})"
@@ -90,10 +90,10 @@ def tune_decisions(
     """Tunes what is asked for, of the head's answers [P, L] to the rows of dev's examples.
 
     The temperature has the least log loss, and is kept where log loss falls out of fold. The
-    thresholds have the highest criterion, and are kept where it rises out of fold and the 95 %
-    interval of the difference, of the paired bootstrap, does not reach below 0. Examples all have
-    answers. A temperature moves no example across a threshold that moves with it, so the second is
-    tuned after the first.
+    thresholds have the highest criterion, and are kept where the 95 % interval of its rise out of
+    fold, of the paired bootstrap, lies above 0. Of 200 problems of 200 examples with random labels
+    and scores that was so for 2 by `f1_macro`. Examples all have answers. A temperature moves no
+    example across a threshold that moves with it, so the second is tuned after the first.
     """
     if len(examples) < FEWEST:
         reason = f"{len(examples)} dev examples, and {FEWEST} are needed"
@@ -197,7 +197,7 @@ def tuned_temperature(decided: ScoredDecisions, fold: IntArray) -> tuple[float, 
     low, high = TEMPERATURES
     if not low * 1.01 < temperature < high / 1.01:
         # Where every answer is right, or none says anything, there is no best one.
-        reason = f"none from {low:g} to {high:g} is the best"
+        reason = f"the best is not within {low:g} to {high:g}"
         return 1.0, replace(finding, reason=reason)
     if not after < before:
         return 1.0, finding
@@ -225,7 +225,7 @@ def tuned_thresholds(
     compared = compare(task, predictions, out_of_fold, examples, seed=seed)
     metric = compared.metrics[task.criterion]
     finding = Finding("thresholds", task.criterion, metric.first, metric.second, metric.difference)
-    if metric.second <= metric.first or metric.difference.low < 0:
+    if metric.second <= metric.first or metric.difference.low <= 0:
         return task, finding
     tuned = with_thresholds(task, scores, gold)
     if not tuned.thresholds:
