@@ -346,7 +346,11 @@ class DevEvaluation:
         outputs: FloatArray,
     ) -> None:
         best = self.notes.get("best")
-        if best is None or score > best["score"] or math.isnan(best["score"]):
+        is_better = best is None or score > best["score"] or math.isnan(best["score"])
+        if best is not None and self._settings.decisions.thresholds and score == best["score"]:
+            # Of a rare label F1 may be 0 after every epoch, until it has a threshold of its own.
+            is_better = figures["dev/loss"] < best["figures"]["dev/loss"]
+        if is_better:
             self.notes["best"] = {"epoch": epoch, "score": score, "figures": figures}
             write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
