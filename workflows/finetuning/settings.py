@@ -148,9 +148,11 @@ class TaskRunSettings(RunSettings):
     @model_validator(mode="after")
     def _decisions_can_be_tuned(self) -> Self:
         for name in self.decisions.changed:
+            option = f"--decisions.{name}"
             if name not in self.options.tunable:
-                what = f"the task {self.task} has no {name} to tune"
-                raise UserError(what, f"--decisions.{name}", "leave it out")
+                raise UserError(
+                    f"the task {self.task} has no {name} to tune", option, "leave it out"
+                )
         if self.decisions.thresholds and getattr(self.options, "thresholds", None):
             remedy = "leave --options.thresholds out, or this"
             raise UserError("thresholds are given as well", "--decisions.thresholds", remedy)
