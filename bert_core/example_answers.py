@@ -258,8 +258,11 @@ def _certainty(
     """Whether there is an answer at all, and by how much it is surer than the next, in 0..1."""
     if question.source == "states" or "value" in found:
         return True, 0.0
-    if "labels" in found:
-        return True, min(abs(2 * score - 1) for score in found["scores"].values())
+    if "labels" in found or getattr(question.codec, "thresholds", {}):
+        assert isinstance(question.codec, Classification)
+        names = question.codec.labels if "labels" in found else question.codec.thresholds
+        limits = {name: question.codec.threshold_of(name) for name in names}
+        return True, min(abs(2 * (found["scores"][name] - limits[name])) for name in limits)
     if isinstance(question.codec, QuestionAnswering):
         likeliest = sorted((each["probability"] for each in found["n_best"]), reverse=True)
         margin = likeliest[0] - sum(likeliest[1:2])

@@ -259,6 +259,28 @@ class EvaluationPlan(BaseModel):
     )
 
 
+class DecisionSettings(BaseModel):
+    """What is tuned on dev after the best epoch; it is kept where it helps out of fold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: bool = Field(
+        default=False,
+        description="divide the logits by a temperature, so that scores are calibrated; no label"
+        " of single labels changes",
+    )
+    thresholds: bool = Field(
+        default=False,
+        description="choose the probability above which a label is given by the criterion; of two"
+        " labels, or several",
+    )
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of those that are asked for."""
+        return [name for name, is_asked in self if is_asked]
+
+
 class FinetuningOptimizerSettings(OptimizerSettings):
     """The optimizer of fine-tuning (Devlin et al. 2018, A.3), its warm-up a share of the run."""
 

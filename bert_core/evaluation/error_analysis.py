@@ -219,8 +219,9 @@ def _of_labels(predictions: Predictions, results: Sequence[Outcome]) -> Calibrat
     )  # [N, K]
     gold = [set(result.gold) for result in results]
     belongs = np.array([[name in labels for name in names] for labels in gold])
-    confidences = np.maximum(given, 1 - given).ravel()
-    correct = ((given > 0.5) == belongs).ravel().astype(np.float64)
+    decided = np.array([[name in each["labels"] for name in names] for each in predictions])
+    confidences = np.where(decided, given, 1 - given).ravel()
+    correct = (decided == belongs).ravel().astype(np.float64)
     brier_score = _brier_of_two(confidences, correct)
     return measured_calibration(confidences, correct, brier_score=brier_score)
 

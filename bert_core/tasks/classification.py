@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+import numpy.typing as npt
+from pydantic import Field, model_validator
 from tokenizers import Tokenizer
 
 from bert_core.config import IGNORE_INDEX
@@ -54,6 +55,8 @@ ScoreFunction = Literal["softmax", "sigmoid", "none"]
 
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 _HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
 
@@ -118,12 +121,37 @@ class Classification(Task):
         + "; ".join(f"{', '.join(names)} ({kind})" for kind, names in METRICS.items())
         + "; of two labels also f1",
     )
+    thresholds: dict[str, Share] = Field(
+        default={},
+        description="probability above which a label is given, LABEL=0.3: of several labels any,"
+        " of two labels one; by default 0.5; --decisions.thresholds tunes it on dev",
+    )
+
+    @model_validator(mode="after")
+    def _thresholds_fit(self) -> Self:
+        if self.labels and self.threshold_problem:
+            raise ValueError(self.threshold_problem)
+        return self
+
+    @property
+    def threshold_problem(self) -> str:
+        """Why the thresholds cannot be those of the labels, which are known; empty if they can."""
+        unknown = next((name for name in self.thresholds if name not in self.labels), None)
+        if unknown is not None:
+            return f"a threshold of {unknown!r}, which is no label"
+        if self.thresholds and self.kind == "single":
+            if len(self.labels) != 2:
+                return f"thresholds are for two labels, or several at once, not {len(self.labels)}"
+            if len(self.thresholds) > 1:
+                return "two thresholds of two labels: that of one decides"
+        return ""
 
     def ignored_options(self) -> dict[str, str]:
-        """Also labels of numbers."""
+        """Also labels of numbers, and thresholds of numbers."""
         found = super().ignored_options()
-        if self.kind == "regression" and self.labels:
-            found["labels"] = "is not for numbers"
+        for name in ("labels", "thresholds") if self.kind == "regression" else ():
+            if getattr(self, name):
+                found[name] = "is not for numbers"
         return found
 
     @property
@@ -252,6 +280,14 @@ class Classification(Task):
         """Of labels, not of numbers."""
         return self.kind != "regression"
 
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """Of labels; thresholds not where one of more than two labels is given."""
+        if self.kind == "regression":
+            return ()
+        has_thresholds = self.kind == "multiple" or len(self.labels) in (0, 2)
+        return ("temperature", "thresholds") if has_thresholds else ("temperature",)
+
     def label_loss(
         self, outputs: "Tensor", batch: TaskBatch, shape: "LabelLoss"
     ) -> "tuple[Tensor, Tensor]":
@@ -277,21 +313,32 @@ class Classification(Task):
         if self.kind == "regression":
             return [{"value": float(value)} for value in outputs[:, 0]]
         if self.kind == "multiple":
-            scores = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+            return self.decide(1 / (1 + np.exp(-outputs.astype(np.float64))))
+        return self.decide(softmax(outputs))
+
+    def decide(self, scores: npt.NDArray[np.float64]) -> list[dict[str, Any]]:
+        """`label`, or `labels`, and `scores` of each example, given the scores [N, L] of labels."""
+        named = [dict(zip(self.labels, row, strict=True)) for row in scores.tolist()]
+        if self.kind == "multiple":
             return [
                 {
-                    "labels": [name for name, p in zip(self.labels, row, strict=True) if p > 0.5],
-                    "scores": dict(zip(self.labels, row.tolist(), strict=True)),
+                    "labels": [name for name, p in row.items() if p > self.threshold_of(name)],
+                    "scores": row,
                 }
-                for row in scores
+                for row in named
             ]
+        best = scores.argmax(axis=1)
+        for name, threshold in self.thresholds.items():  # of one of two labels
+            index = self.labels.index(name)
+            best = np.where(scores[:, index] > threshold, index, 1 - index)
         return [
-            {
-                "label": self.labels[int(row.argmax())],
-                "scores": dict(zip(self.labels, row.tolist(), strict=True)),
-            }
-            for row in softmax(outputs)
+            {"label": self.labels[index], "scores": row}
+            for index, row in zip(best.tolist(), named, strict=True)
         ]
+
+    def threshold_of(self, label: str) -> float:
+        """The probability above which a label is given."""
+        return self.thresholds.get(label, 0.5)
 
     def metrics(self, predictions: Predictions, examples: Sequence[Text]) -> dict[str, float]:
         """Those of `METRICS`, `f1` of two labels, and the mean squared error of numbers."""

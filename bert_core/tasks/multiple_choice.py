@@ -143,6 +143,11 @@ class MultipleChoice(Task):
         """The pooler's classifier with one output, the score of a choice."""
         return HeadShape("classifier", 1, pooled=True)
 
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """The temperature of the choices."""
+        return ("temperature",)
+
     def examples(self, data: str | Path, split: str) -> list[Choices]:
         """Reads a table, or a data set of the Hub; a record without an answer, or -1, has None.
 

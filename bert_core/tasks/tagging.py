@@ -260,6 +260,11 @@ class Tagging(Task):
         """Of tags."""
         return True
 
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """The temperature of the tags."""
+        return ("temperature",)
+
     def label_loss(
         self, outputs: "Tensor", batch: TaskBatch, shape: "LabelLoss"
     ) -> "tuple[Tensor, Tensor]":

@@ -151,6 +151,11 @@ class Task(BaseModel, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss of labels")
 
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """What of its decisions can be tuned on dev, by the names of `DecisionSettings`."""
+        return ()
+
     @abstractmethod
     def decode(
         self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Any]
@@ -307,6 +312,20 @@ def task_loss(
     known = ~ignored if ignored.ndim == 1 else ~ignored.any(1)
     sums = torch.stack([total.detach().float(), correct.float(), known.sum().float()])
     return total / max(num_labels, 1), sums
+
+
+def divide_outputs(model: "Bert", divisor: float) -> None:
+    """Divides the head's answers by a number, in its last linear map, which must have one.
+
+    So whoever reads the weights has the divided answers and need not know the number.
+    """
+    import torch
+
+    (head,) = [head for name, head in model.heads.items() if name != "pooler"]
+    linear = head.get_submodule("linear")
+    with torch.no_grad():
+        for weight in linear.parameters():
+            weight.div_(divisor)
 
 
 def add_task_head(model: "Bert", task: Task) -> list[str]:

@@ -92,7 +92,8 @@ class ModelInfo(BaseModel):
     answers at. `reads_pairs` is whether it classifies pairs, not single texts: `either` where its
     folder does not say it, None of one that does not classify. `canary` answers a share of its
     requests, `shadow` is asked them too and only compared; None where there is none. `example` is
-    that of the folder, a request and its answer, and left out where there is none.
+    that of the folder, a request and its answer, and `thresholds` are the probabilities above which
+    labels are given, where they are other than 0.5; both are left out where there are none.
     """
 
     task: str | None
@@ -109,6 +110,7 @@ class ModelInfo(BaseModel):
     shadow: VariantInfo | None
     lineage: Lineage | None
     example: ModelExample | None = None
+    thresholds: dict[str, float] = {}
     precision: Precision | Products
     num_hidden_layers: int
     hidden_size: int
@@ -116,10 +118,11 @@ class ModelInfo(BaseModel):
     max_input_length: int
 
     @model_serializer(mode="wrap")
-    def _without_missing_example(self, handler: SerializerFunctionWrapHandler):  # noqa: ANN202 - a type would replace the schema
+    def _without_what_is_missing(self, handler: SerializerFunctionWrapHandler):  # noqa: ANN202 - a type would replace the schema
         fields = handler(self)
-        if self.example is None:
-            del fields["example"]
+        for name in ("example", "thresholds"):
+            if not getattr(self, name):
+                del fields[name]
         return fields
 
 
@@ -215,6 +218,7 @@ def _described(engine: Engine, name: str) -> ModelInfo:
         shadow=_variant(engine.traffic.variant(name, "shadow")),
         lineage=model.lineage,
         example=model.example,
+        thresholds=task.thresholds if isinstance(task, Classification) else {},
         precision=model.precision,
         num_hidden_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,

@@ -210,7 +210,10 @@ def _explain(
     number = task.labels.index(label) if label is not None else 0
     if label is None and task.labels:
         outputs, _ = compute_all_outputs(task, model.model, rows, device=device)
+        (found,) = task.decode(outputs, rows, [text])
         number = int(outputs[0].argmax())
+        if "label" in found:  # which a threshold may have decided
+            number = task.labels.index(found["label"])
     batch = rows.batch(np.arange(1), "packed").to(device)
     shares = gradient_times_input(model.model, batch, lambda outputs: outputs[0, number])
     answer.label = task.labels[number] if task.labels else None

@@ -152,14 +152,18 @@ def chosen(folders):
 
 
 def test_of_short_texts_the_surest_is_taken(folders, chosen):
+    """That is furthest from its thresholds."""
     texts = [Text(text, None, None) for text in TEXTS]
-    found, _ = load_predictor(folders["sentiment"]).predict_examples(texts)
-    best = max(range(len(texts)), key=lambda number: max(found[number]["scores"].values()))
-    assert chosen("sentiment", texts).inputs == TEXTS[best]
-    assert chosen("sentiment", texts) == chosen("sentiment", texts)
-    several, _ = load_predictor(folders["topics"]).predict_examples(texts)
-    margins = [min(abs(score - 0.5) for score in each["scores"].values()) for each in several]
-    assert chosen("topics", texts).inputs == TEXTS[margins.index(max(margins))]
+    for name, decisive in (("sentiment", ("good",)), ("topics", ("cats", "dogs", "mats"))):
+        predictor = load_predictor(folders[name])
+        found, _ = predictor.predict_examples(texts)
+        limits = {label: predictor.task.threshold_of(label) for label in decisive}
+        margins = [
+            min(abs(each["scores"][label] - limit) for label, limit in limits.items())
+            for each in found
+        ]
+        assert chosen(name, texts).inputs == TEXTS[margins.index(max(margins))]
+        assert chosen(name, texts) == chosen(name, texts)
 
 
 def test_something_is_found_in_it_where_there_is(folders, chosen):

@@ -112,14 +112,22 @@ def assert_alike(found, wanted):
 
 
 SMALL_TASKS = {
-    "sentiment": ("classification", Classification(labels=("bad", "good"), max_length=64)),
+    "sentiment": (
+        "classification",
+        Classification(labels=("bad", "good"), max_length=64, thresholds={"good": 0.9}),
+    ),
     "paraphrase": (
         "classification",
         Classification(labels=("no", "yes"), second_column="second", max_length=64),
     ),
     "topics": (
         "classification",
-        Classification(kind="multiple", labels=("cats", "dogs", "mats"), max_length=32),
+        Classification(
+            kind="multiple",
+            labels=("cats", "dogs", "mats"),
+            max_length=32,
+            thresholds={"dogs": 0.9},
+        ),
     ),
     "grade": ("classification", Classification(kind="regression")),
     "entities": (

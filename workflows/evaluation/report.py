@@ -1,7 +1,4 @@
-"""The report of an evaluation: HTML and Markdown pages, JSON, figures, and the worst mistakes.
-
-Figures fit a narrow screen; those that are files of their own have a title.
-"""
+"""The report of an evaluation: HTML and Markdown pages, JSON, figures, and the worst mistakes."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bert_core.errors import one_line
 from bert_core.evaluation import error_analysis
+from bert_core.evaluation.baselines import (
+    MajorityClassifier,
+    majority_classifier,
+    same_answer,
+    same_answer_warning,
+)
 from bert_core.evaluation.behaviour import CheckResult, shown_text
 from bert_core.evaluation.intervals import Comparison, Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
@@ -27,19 +28,12 @@ from bert_core.evaluation.slices import (
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import Task
-from workflows.reporting.figures import (
-    BLUE,
-    DASHED,
-    GREY,
-    INK,
-    RED,
-    Figure,
-    new_figure,
-    saved_figure,
-    set_title,
-    shortened,
-    tidy,
+from workflows.evaluation.drawings import (
+    confusion_drawing,
+    numbers_drawing,
+    reliability_drawing,
 )
+from workflows.reporting.figures import Figure, saved_figure
 from workflows.reporting.render import (
     Cell,
     Figures,
@@ -55,7 +49,6 @@ from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
 CONFUSION, RELIABILITY, NUMBERS = "confusion", "reliability", "numbers"
@@ -73,7 +66,8 @@ class EvaluationReport:
     """The results of an evaluation.
 
     `numbers` are pairs (right, predicted) where answers are numbers. `tally` counts examples that
-    the model did not read as they are (see `EncodedRows`).
+    the model did not read as they are (see `EncodedRows`). `warning` is about predictions that are
+    all the same, and empty where they are not.
     """
 
     title: str
@@ -86,6 +80,8 @@ class EvaluationReport:
     confusion: error_analysis.ConfusionMatrix | None
     mistakes: Sequence[Outcome]
     numbers: Sequence[tuple[float, float]] = ()
+    majority: MajorityClassifier | None = None
+    warning: str = ""
     tally: Mapping[str, int] = field(default_factory=dict)
     comparison: Comparison | None = None
     checks: Sequence[CheckResult] = ()
@@ -129,6 +125,8 @@ def evaluation_report(
             for mistake in error_analysis.worst_mistakes(*evaluated)
         ],
         numbers=[(result.gold, result.found) for result in results if result.is_number],
+        majority=majority_classifier(task, examples),
+        warning=same_answer_warning(same_answer(task, predictions, results), len(examples)),
     )
 
 
@@ -143,9 +141,20 @@ def summary_lines(report: EvaluationReport) -> list[str]:
     ]
     if report.calibration is not None:
         lines.append(f"{'ece':{width}}  {report.calibration.expected_error:.4f}")
+    if report.majority is not None:
+        lines.append(majority_line(report.majority, report.criterion))
+    if report.warning:
+        lines.append(f"warning: {one_line(report.warning)}")
     if report.comparison is not None:
         lines.append(report.comparison.verdict(report.criterion))
     return lines
+
+
+def majority_line(majority: MajorityClassifier, criterion: str) -> str:
+    """What the majority classifier scores, the criterion first, in a line."""
+    names = dict.fromkeys([criterion, *majority.metrics])
+    scores = ", ".join(f"{one_line(name)} {majority.metrics[name]:.4f}" for name in names)
+    return f"majority classifier ({one_line(majority.text)}): {scores}"
 
 
 def write_report(report: EvaluationReport, folder: Path) -> None:
@@ -170,16 +179,12 @@ def report_page(report: EvaluationReport, figures: Mapping[str, Figure]) -> Page
     def drawn(name: str) -> list[Part]:
         return [Figures([figures[name]])] if name in figures else []
 
-    metrics = [
-        Row([readable_metric(name), Cell(interval_text(found), found.value)])
-        for name, found in report.metrics.items()
-    ]
-    about = "95 % bootstrap intervals in brackets"
-    sections = [Section("Metrics", [Table(about, ["metric", "value"], metrics)])]
+    warnings: list[Part] = [f"Warning: {report.warning}."] if report.warning else []
+    sections = [Section("Metrics", [*warnings, _metrics_table(report)])]
     if report.comparison is not None:
         sections.append(Section("Comparison", [report.comparison.verdict(report.criterion)]))
     if report.classes:
-        table = slices_table(_FEW, report.classes, ["precision", "recall", "f1"])
+        table = slices_table(_FEW, report.classes, ["precision", "recall", "f1"], counted="support")
         sections.append(Section("Classes", [table]))
     if report.slices:
         table = slices_table(_FEW, report.slices, [report.criterion])
@@ -207,6 +212,23 @@ def report_page(report: EvaluationReport, figures: Mapping[str, Figure]) -> Page
     )
 
 
+def _metrics_table(report: EvaluationReport) -> Table:
+    """Each metric with its interval, and next to it the majority classifier's."""
+    majority, columns = report.majority, ["metric", "value"]
+    rows = [
+        [readable_metric(name), Cell(interval_text(found), found.value)]
+        for name, found in report.metrics.items()
+    ]
+    about = "95 % bootstrap intervals in brackets"
+    if majority is not None:
+        about += f"; the majority classifier always answers {majority.text}"
+        columns.append("majority classifier")
+        for row, name in zip(rows, report.metrics, strict=True):
+            value = majority.metrics[name]
+            row.append(Cell(f"{value:.4f}", value))
+    return Table(about, columns, [Row(row) for row in rows])
+
+
 def interval_text(found: Interval) -> str:
     """A figure with its interval, if the interval says anything."""
     if found.is_degenerate:
@@ -214,8 +236,10 @@ def interval_text(found: Interval) -> str:
     return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
 
 
-def slices_table(caption: str, slices: Sequence[Slice], metrics: Sequence[str]) -> Table:
-    """Some metrics of slices; small slices are marked.
+def slices_table(
+    caption: str, slices: Sequence[Slice], metrics: Sequence[str], *, counted: str = "examples"
+) -> Table:
+    """Some metrics of slices, of so many that are `counted`; small slices are marked.
 
     A figure without an interval is one that no sample changes, as where all answers are right.
     """
@@ -234,7 +258,7 @@ def slices_table(caption: str, slices: Sequence[Slice], metrics: Sequence[str]) 
         rows.append(
             Row([part.by, part.name, count, *(cell(part.metrics.get(name)) for name in metrics)])
         )
-    return Table(caption, ["by", "slice", "examples", *metrics], rows)
+    return Table(caption, ["by", "slice", counted, *metrics], rows)
 
 
 def checks_parts(results: Sequence[CheckResult]) -> list[Part]:
@@ -393,105 +417,3 @@ def _as_json(report: EvaluationReport) -> dict[str, Any]:
             "counts": report.confusion.counts.tolist(),
         }
     return described
-
-
-MOST_NUMBERED = 40  # classes; with more the cells are too small for numbers
-LONGEST_NAME = 30  # characters of a class name
-POINTS = 72  # per inch
-CHARACTER = 0.62  # width of one, as a share of the font size
-_ON_LIGHT, _ON_DARK = "#1f2936", "#fffffe"  # no theme colors: cells look the same in dark mode
-
-
-def confusion_drawing(matrix: error_analysis.ConfusionMatrix, title: str = "") -> "Drawing":
-    """Draws a confusion matrix, the larger the more classes it has.
-
-    Colors are shares of a row, so that rare classes can be seen; numbers are counts.
-    """
-    num = len(matrix.names)
-    names = [shortened(name, LONGEST_NAME) for name in matrix.names]
-    cell = min(max(0.62, 2.0 / num), 12 / num)  # inches, as all sizes here
-    font = min(10.0, 0.75 * POINTS * cell)
-    is_wide = max(map(len, names)) * CHARACTER * font > POINTS * cell
-    side = num * cell
-    figure = new_figure(side, side)
-    # Cells decide the size; names and the color bar stand outside of it and are saved with it.
-    figure.set_layout_engine("none")
-    axes = figure.add_axes((0, 0, 1, 1))
-    set_title(axes, title)
-    totals = matrix.counts.sum(axis=1, keepdims=True)
-    shares = matrix.counts / np.maximum(totals, 1)
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if num <= MOST_NUMBERED:
-        _write_counts(axes, matrix, shares, cell)
-    axes.set_xticks(range(num), names, rotation=90 if is_wide else 0, fontsize=font)
-    axes.set_yticks(range(num), names, fontsize=font)
-    axes.set_xlabel("predicted", color=INK)
-    axes.set_ylabel("right answer", color=INK)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(colors=INK, length=0)
-    height = min(1.0, 3 / side)
-    bar = figure.colorbar(image, cax=figure.add_axes((1 + 0.1 / side, 0, 0.15 / side, height)))
-    bar.set_label("share of the row", color=INK)
-    bar.ax.tick_params(colors=INK, length=0)
-    bar.outline.set_visible(False)  # pyright: ignore - matplotlib's stubs have no such outline
-    return figure
-
-
-def numbers_drawing(pairs: Sequence[tuple[float, float]], title: str = "") -> "Drawing":
-    """Draws predicted numbers over right ones; `pairs` are (right, predicted)."""
-    gold, found = zip(*pairs, strict=True)
-    figure = new_figure(3.7, 3.6)
-    axes = figure.add_subplot()
-    set_title(axes, title)
-    # Thousands of dots as vectors would make a page of megabytes.
-    axes.scatter(gold, found, s=10, color=BLUE, alpha=0.35, linewidths=0, rasterized=True)
-    lowest, highest = min(*gold, *found), max(*gold, *found)
-    axes.plot([lowest, highest], [lowest, highest], color=GREY, linewidth=1.3, linestyle=DASHED)
-    axes.set_xlabel("right answer", color=INK)
-    axes.set_ylabel("predicted", color=INK)
-    tidy(axes)
-    return figure
-
-
-def reliability_drawing(calibration: error_analysis.Calibration, title: str = "") -> "Drawing":
-    """Draws a reliability diagram (Guo et al. 2017, figure 1) and how many decisions lie where."""
-    figure = new_figure(3.7, 4.2)
-    grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
-    reliability = figure.add_subplot(grid[0])
-    counts = figure.add_subplot(grid[1], sharex=reliability)
-    set_title(reliability, title)
-    bins = calibration.bins
-    lefts, rights = [each.low for each in bins], [each.high for each in bins]
-    widths = [each.high - each.low for each in bins]
-    bars = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 1}
-    accuracies = [each.accuracy for each in bins]
-    reliability.bar(lefts, accuracies, color=BLUE, label="accuracy", **bars)
-    confidences = [each.confidence for each in bins]
-    line = {"color": RED, "linewidth": 2.5, "label": "mean confidence", "zorder": 3}
-    reliability.hlines(confidences, lefts, rights, **line)
-    reliability.plot([0, 1], [0, 1], color=GREY, linewidth=1.3, linestyle=DASHED)
-    reliability.set_ylim(0, 1)
-    reliability.set_ylabel("accuracy", color=INK)
-    reliability.legend(frameon=False, labelcolor=INK, loc="upper left")
-    counts.bar(lefts, [each.count for each in bins], color=GREY, **bars)
-    counts.set_xlim(0, 1)
-    counts.set_xlabel("confidence", color=INK)
-    counts.set_ylabel("decisions", color=INK)
-    for axes in (reliability, counts):
-        tidy(axes)
-    reliability.tick_params(labelbottom=False)
-    return figure
-
-
-def _write_counts(
-    axes: "Axes", matrix: error_analysis.ConfusionMatrix, shares: np.ndarray, cell: float
-) -> None:
-    for row, column in np.argwhere(matrix.counts > 0).tolist():
-        color = _ON_DARK if shares[row, column] > 0.55 else _ON_LIGHT
-        weight = "bold" if row == column else "normal"
-        count = f"{matrix.counts[row, column]:,}"
-        size = min(10, 0.85 * POINTS * cell / (CHARACTER * len(count)))
-        text = axes.text(
-            column, row, count, ha="center", va="center", color=color, weight=weight, size=size
-        )
-        text.set_in_layout(False)  # it is within its cell, and there are many

@@ -130,6 +130,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         where = settings.source("train")
         raise TaskDataError(f"fewer than two labels, {labels}", where, "check the column")
     refuse_unknown_metric(task)
+    refuse_other_thresholds(task, asked=settings.decisions.thresholds)
     if isinstance(weights := settings.loss.class_weights, dict):
         from bert_core.tasks.label_loss import check_weights  # loads torch
 
@@ -206,6 +207,16 @@ def refuse_unknown_figure(settings: TaskRunSettings, task: Task, dev: Split) -> 
     if name not in known:
         what = f"unknown figure{nearest(name, known)}"
         raise UserError(what, f"--evaluation.metric {name}", f"one of loss, {', '.join(known)}")
+
+
+def refuse_other_thresholds(task: Task, *, asked: bool) -> None:
+    """Raises `UserError` where thresholds that are given, or `asked` for, do not fit the labels."""
+    if asked and "thresholds" not in task.tunable:
+        what = f"thresholds are for two labels, or several at once, not {len(task.labels)}"
+        raise UserError(what, "--decisions.thresholds", "leave it out")
+    if isinstance(task, Classification) and task.threshold_problem:
+        known = f"the labels are {', '.join(task.labels)}"
+        raise UserError(task.threshold_problem, "--options.thresholds", known)
 
 
 def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from bert_core.config import ModelConfig
 from bert_core.errors import one_line
+from bert_core.evaluation.decisions import Decisions, tune_decisions
 from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.example_answers import example_of_task
 from bert_core.features.sentence_pooling import SentencePooling, sentence_modules, sparse_modules
@@ -22,14 +23,19 @@ from bert_core.tasks.catalog import architecture_of, task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.reranking import Reranking
-from bert_core.tasks.task import add_task_head
+from bert_core.tasks.task import add_task_head, divide_outputs
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.checkpoint import CheckpointInfo
 from bert_core.training_statistics import statistics_of_examples
-from workflows.evaluation.report import evaluation_report, write_report
+from workflows.evaluation.report import EvaluationReport, evaluation_report, write_report
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
-from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS, learning_rate
+from workflows.finetuning.worker import (
+    BEST_OUTPUTS,
+    BEST_PREDICTIONS,
+    BEST_WEIGHTS,
+    learning_rate,
+)
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 from workflows.training.job import JobResults, Usage, lineage_of
@@ -51,6 +57,9 @@ CARD_LABELS = 100
 DEV_REPORT = "dev"
 """The report on dev, among the artifacts."""
 
+TEMPERATURE_FIELD = "bertline_temperature"
+"""Where config.json records what the head's weights are divided by; nobody need read it."""
+
 
 def write_results(job: FinetuningJob) -> JobResults:
     """Writes figures, card, the best epoch's model folder and its report on dev.
@@ -61,12 +70,25 @@ def write_results(job: FinetuningJob) -> JobResults:
     artifacts = folder.path / ARTIFACTS_NAME
     plot = artifacts / "loss.png"
     plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
-    card = finetuning_card(job, checkpoint)
+    decisions = dev_decisions(job, checkpoint)
+    card = finetuning_card(job, checkpoint, decisions)
     write_atomically(artifacts / "model_card.md", card)
-    export(job, checkpoint, card)
-    write_dev_report(job, checkpoint)
+    export(job, checkpoint, card, decisions)
+    report = write_dev_report(job, checkpoint, decisions)
     figures = checkpoint.extra["notes"]["best"]["figures"]
-    return JobResults(summary_lines(job, checkpoint, plot), card, figures)
+    notes = [f"decisions    {finding.text}" for finding in decisions.findings]
+    notes += [f"warning      {one_line(report.warning)} (dev)"] if report.warning else []
+    return JobResults(summary_lines(job, checkpoint, plot, notes), card, figures)
+
+
+def dev_decisions(job: FinetuningJob, checkpoint: CheckpointInfo) -> Decisions:
+    """The best epoch's predictions for dev, with what was tuned on it, if that is asked for."""
+    settings, task, dev = job.settings, job.data.task, job.data.dev
+    if not settings.decisions.changed:
+        return Decisions(task, best_predictions(checkpoint))
+    outputs = load_file(checkpoint.files[BEST_OUTPUTS])["outputs"].numpy()
+    asked, seed = settings.decisions, settings.seed
+    return tune_decisions(task, outputs, dev.rows, dev.examples, asked, seed=seed)
 
 
 def shown_labels(labels: Sequence[str], num_shown: int) -> str:
@@ -76,8 +98,8 @@ def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
-    """The model card of a finished run."""
+def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo, decisions: Decisions) -> str:
+    """The model card of a finished run; its metrics are those before decisions were tuned."""
     settings, data = job.settings, job.data
     best = checkpoint.extra["notes"]["best"]
     return finetuned_model_card(
@@ -102,6 +124,7 @@ def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
             "Peak learning rate": settings.optimizer.peak_learning_rate,
             "Warm-up (share of steps)": settings.optimizer.warmup_share,
             **_approach(settings),
+            **_decisions_row(decisions),
             "Used": Usage.of(checkpoint),
             "Seed": settings.seed,
         },
@@ -113,6 +136,13 @@ def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
         },
         pipeline=_pipeline(job),
     )
+
+
+def _decisions_row(decisions: Decisions) -> dict[str, Any]:
+    """What was tuned on dev, for the card, in the words of the summary."""
+    if not decisions.findings:
+        return {}
+    return {"Decisions": "; ".join(finding.text for finding in decisions.findings)}
 
 
 def _pipeline(job: FinetuningJob) -> str | None:
@@ -181,8 +211,12 @@ def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
         return [parse_json(line, str(path), allow_nan=True) for line in file]
 
 
-def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str) -> None:
-    """Writes the best epoch's weights as a model folder that knows its task."""
+def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str, decisions: Decisions) -> None:
+    """Writes the best epoch's weights as a model folder that knows its task.
+
+    A temperature is divided into the head, so every reader of the folder has calibrated scores;
+    config.json records it.
+    """
     weights = load_file(checkpoint.files[BEST_WEIGHTS])
     changes = job.settings.encoder_changes()
     _, model, tokenizer = load_model_folder(job.encoder.path, changes=changes)
@@ -194,13 +228,17 @@ def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str) -> None:
         add_task_head(model, job.data.task)
         model.load_state_dict(weights)
     train, dev = job.data.train, job.data.dev
-    task = job.data.task.tuned(best_predictions(checkpoint), dev.examples)
+    task = decisions.task.tuned(decisions.predictions, dev.examples)
+    config = task_config(job.settings.task, task) | {"architectures": [_architecture(job)]}
+    if decisions.temperature != 1:
+        divide_outputs(model, decisions.temperature)
+        config[TEMPERATURE_FIELD] = decisions.temperature
     save_model_folder(
         job.folder.model,
         model,
         tokenizer,
         card,
-        extra_config=task_config(job.settings.task, task) | {"architectures": [_architecture(job)]},
+        extra_config=config,
         lineage=lineage_of(
             job.folder, job.described()[1], checkpoint.extra["notes"]["best"]["figures"]
         ),
@@ -222,8 +260,10 @@ def _modules(task: TextEmbedding, config: ModelConfig) -> dict[str, Any]:
     return sentence_modules(replace(said, pooling=task.pooling, normalize=True), config.hidden_size)
 
 
-def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) -> list[str]:
-    """What the run came to and where everything lies."""
+def summary_lines(
+    job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path, notes: Sequence[str] = ()
+) -> list[str]:
+    """What the run came to and where everything lies; `notes` are about its decisions."""
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
     ended = ended_early(job, checkpoint)
@@ -242,6 +282,7 @@ def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) ->
         f"of dev {tally_text(data.dev.rows.tally)}",
         f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
         f"{job.settings.epochs}; {', '.join(others)}",
+        *notes,
         *_test_lines(job),
         f"used         {Usage.of(checkpoint)}",
         f"model        {job.folder.model}",
@@ -282,15 +323,18 @@ def _test_lines(job: FinetuningJob) -> list[str]:
     return [f"test         {len(test.examples):,} examples, {tally_text(test.rows.tally)}: {text}"]
 
 
-def write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:
+def write_dev_report(
+    job: FinetuningJob, checkpoint: CheckpointInfo, decisions: Decisions
+) -> EvaluationReport:
     """Writes metrics with intervals, figures and the worst mistakes of the best epoch."""
-    predictions, dev = best_predictions(checkpoint), job.data.dev
-    epoch = checkpoint.extra["notes"]["best"]["epoch"]
+    dev, epoch = job.data.dev, checkpoint.extra["notes"]["best"]["epoch"]
+    is_tuned = any(finding.value for finding in decisions.findings)
     report = evaluation_report(
-        job.data.task,
-        predictions,
+        decisions.task,
+        decisions.predictions,
         dev.examples,
-        title=f"{job.folder.name}: dev after epoch {epoch}",
+        title=f"{job.folder.name}: dev after epoch {epoch}"
+        + (", decisions tuned on it" if is_tuned else ""),
         slice_by=(),
         num_resamples=NUM_RESAMPLES,
         seed=job.settings.seed,
@@ -298,3 +342,4 @@ def write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:
     )
     report = replace(report, tally=dev.rows.tally)
     write_report(report, job.folder.path / ARTIFACTS_NAME / DEV_REPORT)
+    return report

@@ -14,7 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
-from bert_core.settings import EvaluationPlan, FinetuningOptimizerSettings, LabelLossSettings
+from bert_core.settings import (
+    DecisionSettings,
+    EvaluationPlan,
+    FinetuningOptimizerSettings,
+    LabelLossSettings,
+)
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -36,6 +41,7 @@ DIVISION_FIELDS = ("split", "folds", "fold", "group_by", "split_seed")
 
 _LATER = (
     *("loss", "evaluation", "patience", "freeze_layers", "reinit_layers", "optimizer.layer_decay"),
+    *("decisions", "options.thresholds"),
     *("options.drop_labels", "options.max_skipped", "options.first_number"),
 )
 """Settings that older runs did not have."""
@@ -166,6 +172,7 @@ class TaskRunSettings(RunSettings):
         description="evaluations on dev without a better one after which the run ends; by default"
         " it never ends early",
     )
+    decisions: DecisionSettings = Field(default_factory=DecisionSettings)
     options: Task
 
     @model_validator(mode="after")
@@ -200,6 +207,19 @@ class TaskRunSettings(RunSettings):
         if options and not self.options.has_label_loss:
             what = f"it has no effect on --task {self.task}, which learns no labels"
             raise UserError(what, options[0], "leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _decisions_can_be_tuned(self) -> Self:
+        for name in self.decisions.changed:
+            option = f"--decisions.{name}"
+            if name not in self.options.tunable:
+                raise UserError(
+                    f"the task {self.task} has no {name} to tune", option, "leave it out"
+                )
+        if self.decisions.thresholds and getattr(self.options, "thresholds", None):
+            remedy = "leave --options.thresholds out, or this"
+            raise UserError("thresholds are given as well", "--decisions.thresholds", remedy)
         return self
 
     def recipe(self) -> dict[str, Any]:

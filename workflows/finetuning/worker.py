@@ -34,7 +34,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSour
 from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.metrics import less_is_better
 from bert_core.tasks.outputs import compute_all_outputs
-from bert_core.tasks.task import Task, add_task_head, task_loss
+from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.layers import decayed_groups, draw_anew, freeze
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
@@ -54,6 +54,8 @@ from workflows.training.run import Backend, RunParts, backend_of
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
+BEST_OUTPUTS = "best_outputs.safetensors"
+"""The head's answers to dev in the best epoch, beside them, where decisions are to be tuned."""
 _PUBLISH_SECONDS = 1.0
 
 
@@ -153,7 +155,10 @@ def finetuning_parts(
         out_of_memory_remedy=(
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
         ),
-        kept_files=(BEST_WEIGHTS, BEST_PREDICTIONS),
+        kept_files=(
+            *(BEST_WEIGHTS, BEST_PREDICTIONS),
+            *([BEST_OUTPUTS] if settings.decisions.changed else []),
+        ),
     )
 
 
@@ -365,11 +370,15 @@ class DevEvaluation:
                 task, torch.from_numpy(outputs), dev.rows, count, size
             )
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
-        self._keep_the_best(epoch, figures, predictions)
+        self._keep_the_best(epoch, figures, predictions, outputs)
         return figures | {"dev/epoch": epoch}
 
     def _keep_the_best(
-        self, epoch: float, figures: dict[str, float], predictions: Sequence[Mapping[str, Any]]
+        self,
+        epoch: float,
+        figures: dict[str, float],
+        predictions: Sequence[Mapping[str, Any]],
+        outputs: FloatArray,
     ) -> None:
         """Keeps what the best evaluation so far has found, and counts those without a better."""
         selecting = self._settings.evaluation.metric or self._task.criterion
@@ -377,8 +386,12 @@ class DevEvaluation:
         height = -height if less_is_better(f"dev_{selecting}") else height
         best = self.notes.get("best")
         before = math.nan if best is None else best.get("height", best["score"])
+        is_better = math.isnan(before) or height > before
+        if best is not None and self._settings.decisions.thresholds and height == before:
+            # Of a rare label F1 may be 0 after every epoch, until it has a threshold of its own.
+            is_better = figures["dev/loss"] < best["figures"]["dev/loss"]
         self.notes["without_better"] = self.notes.get("without_better", 0) + 1
-        if math.isnan(before) or height > before:
+        if is_better:
             self.notes["without_better"] = 0
             self.notes["best"] = {
                 "epoch": int(epoch) if epoch.is_integer() else round(epoch, 4),
@@ -390,6 +403,9 @@ class DevEvaluation:
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
             with atomic_write(self._folder / BEST_PREDICTIONS) as beside:
                 beside.write_text(lines)
+            if self._settings.decisions.changed:
+                answers = {"outputs": torch.from_numpy(outputs)}
+                write_weights(self._folder / BEST_OUTPUTS, answers)
 
 
 def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:

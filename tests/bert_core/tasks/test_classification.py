@@ -80,6 +80,23 @@ def test_two_labels_have_an_f1():
     assert "f1" not in Classification(labels=("no", "yes", "maybe")).metric_names
 
 
+def test_thresholds_decide_and_leave_the_scores_as_they_are(some_texts):
+    outputs = np.log(np.array([[7, 3], [8, 2], [75, 25]], np.float32))
+    plain = Classification(labels=("no", "yes"))
+    for thresholds, labels in (
+        ({}, ["no", "no", "no"]),
+        ({"yes": 0.27}, ["yes", "no", "no"]),
+        ({"no": 0.76}, ["yes", "no", "yes"]),
+    ):
+        task = plain.model_copy(update={"thresholds": thresholds})
+        found = task.decode(outputs, None, some_texts(labels))
+        assert [each["label"] for each in found] == labels
+        assert [each["scores"]["yes"] for each in found] == pytest.approx([0.3, 0.2, 0.25])
+    several = Classification(kind="multiple", labels=("a", "b"), thresholds={"b": 0.9})
+    found = several.decode(np.array([[1, 1], [-1, 3]], np.float32), None, some_texts([(), ()]))
+    assert [each["labels"] for each in found] == [["a"], ["b"]]
+
+
 def test_what_windows_say_is_averaged_by_their_tokens(model, tokenizer, some_texts):
     task = Classification(kind="regression", max_length=16, overflow="window")
     texts = some_texts([1.0, 2.0, None])

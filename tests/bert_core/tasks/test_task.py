@@ -166,6 +166,7 @@ OTHERS = {
         "max_skipped": (1, {"skip_ragged": True}, TABLE + RAGGED),
         "overflow": ("left", {"max_length": 16}, TABLE),
         "metric": ("f1_macro", {}, TABLE),
+        "thresholds": ({"up": 0.0}, {}, TABLE),
     },
     MultipleChoice: {
         "max_length": (16, {"context_column": "label"}, CHOICES.replace("cat", LONG)),

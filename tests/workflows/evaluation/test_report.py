@@ -15,9 +15,9 @@ from bert_core.evaluation.intervals import Interval
 from bert_core.evaluation.outcomes import Outcome
 from bert_core.evaluation.slices import Slice
 from bert_core.tasks.classification import Classification, Text
+from workflows.evaluation.drawings import confusion_drawing
 from workflows.evaluation.report import (
     DASH,
-    confusion_drawing,
     evaluation_report,
     mistake_rows,
     mistakes_table,
@@ -62,6 +62,29 @@ def test_the_report_says_what_its_parts_found(tmp_path):
     assert all("/data" not in (tmp_path / name).read_text() for name in pages)
     assert "x" * 300 in (tmp_path / "mistakes.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["num_examples"] == 40
+
+
+def test_the_majority_classifier_and_predictions_that_are_all_the_same_are_named(tmp_path):
+    texts = [Text("text", None, "yes" if number < 10 else "no") for number in range(40)]
+    predictions = [{"label": "no", "scores": {"no": 0.9, "yes": 0.1}}] * 40
+    for some, warns in ((predictions, True), ([*predictions[1:], right(texts[0])], False)):
+        report = evaluation_report(
+            TASK, some, texts, title="t", slice_by=[], num_resamples=50, seed=0
+        )
+        assert report.classes[1].count == 10, "the support"
+        lines = summary_lines(report)
+        assert "majority classifier (no): accuracy 0.7500, f1_macro 0.4286" in "\n".join(lines)
+        warning = "all 40 predictions are the same: no"
+        assert (f"warning: {warning}" in lines) == warns
+        write_report(report, tmp_path)
+        text = (tmp_path / "report.md").read_text()
+        assert (f"Warning: {warning}." in text) == warns
+        assert "| metric | value | majority classifier |" in text and "| 0.7500 |" in text
+        assert "| by | slice | support |" in text
+
+
+def right(text):
+    return {"label": text.answer, "scores": {"no": 0.1, "yes": 0.9}}
 
 
 PICTURES = {
