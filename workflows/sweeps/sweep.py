@@ -386,6 +386,7 @@ def refuse_with_folds(settings: TuneSettings) -> None:
         "--seeds": settings.seeds > 1,
         "--tracking.register_as": settings.tracking.asked_name is not None,
         "--stop_early": settings.stop_early,
+        **{f"--decisions.{name}": True for name in settings.decisions.changed},
     }
     for name in (name for name, is_given in given.items() if is_given):
         remedy = "leave it out; best.yaml trains the best setting on all examples afterwards"

@@ -288,6 +288,7 @@ def test_every_fold_is_dev_once_and_every_example_is_predicted_out_of_its_fold(s
         ({"folds": 3, "seeds": 2}, "--seeds"),
         ({"folds": 3, "tracking.register_as": "m"}, "--tracking.register_as"),
         ({"folds": 3, "stop_early": True}, "--stop_early"),
+        ({"folds": 3, "decisions.temperature": True}, "--decisions.temperature"),
         ({"folds": 3, "search": "optuna", "points": 2}, "single trials"),
     ],
 )
