@@ -37,6 +37,7 @@ def main() -> None:
         *("--options.max_length", "64", "--seed", str(options.seed)),
         *("--storage", str(options.work), "--checkpoint.every_steps", "200"),
         *("--optimizer.peak_learning_rate", str(options.learning_rate)),
+        *("--cluster.threads_per_worker", str(options.threads)),
     ]
     of_student = ["--keep_layers", str(options.layers), "--epochs", str(options.student_epochs)]
     finetune(TEACHER, [*shared, "--model", options.model, "--epochs", str(options.epochs)])
@@ -84,6 +85,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--alpha", type=float, default=0.9)
     parser.add_argument("--temperature", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2, help="torch threads of training")
     parser.add_argument("--json", type=Path, default=None)
     return parser.parse_args()
 

@@ -220,6 +220,8 @@ def finetuning_attempt(
 
     now = describe_task_data(again.task, again.data, data, encoder.tokenizer)
     findings = [data_finding(recorded, now), encoder_finding(recorded, encoder.sha256)]
+    if data.teacher is not None:
+        findings.append(encoder_finding(recorded, data.teacher.sha256, "teacher"))
     return Attempt(findings, start)
 
 
@@ -268,6 +270,7 @@ def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSe
     from workflows.finetuning.settings import settings_class
 
     values |= {"data": wanted.data or _data(recorded), "model": wanted.model or _encoder(recorded)}
+    values |= _taught(recorded)
     return validated(settings_class(values["task"], values["approach"]), values, "settings.yaml")
 
 
@@ -314,6 +317,15 @@ def _encoder(recorded: "RecordedRun", setting: str = "model") -> str:
         return version or typed
     name = recorded.tags.get("encoder.name", "")
     raise _unknown_place(recorded, f"the encoder{f' {name}' if name else ''}", "--model")
+
+
+def _taught(recorded: "RecordedRun") -> dict[str, Any]:
+    """Returns teacher and unlabelled files as typed; nothing where the run had no teacher."""
+    given = {name: recorded.places.get(name) for name in ("teacher", "unlabelled")}
+    if given["teacher"] is None and "teacher.sha256" in recorded.tags:
+        remedy = "train it again, with finetune.py --teacher"
+        raise UserError("cannot locate the teacher", recorded.name, remedy)
+    return {name: place for name, place in given.items() if place}
 
 
 def _shards(recorded: "RecordedRun") -> Path | None:
