@@ -186,7 +186,8 @@ def load_model_folder(
     Returns the configuration, the model in float32 and training mode, and the tokenizer. The model
     has the heads in the folder and no other: an encoder alone has none, or its pooler;
     `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to have other
-    than in the folder, such as dropout. To compute answers or embeddings use `bert_core.load`.
+    than in the folder: dropout, or fewer layers (`Encoder.keep_layers`). To compute answers or
+    embeddings use `bert_core.load`.
 
     Raises `ModelFolderError`, a `UserError` that names the file, for what is missing, damaged,
     unknown or not supported.
@@ -239,8 +240,12 @@ def _unreadable_named(folder: Path) -> Iterator[None]:
 def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
     _verify_checksums(folder)
     config, content = _read_config(folder / CONFIG)
-    config = ModelConfig.model_validate(config.model_dump() | dict(changes))
+    changed = ModelConfig.model_validate(config.model_dump() | dict(changes))
+    kept, own = changed.num_hidden_layers, config.num_hidden_layers
+    config = changed.model_copy(update={"num_hidden_layers": own})
     model = _read_model(folder, config, content)
+    if kept != own:
+        model.encoder.keep_layers(kept)
     tokenizer = load_tokenizer(folder)
     if num_embeddings(tokenizer) > config.vocab_size:
         raise ModelFolderError(

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert, MaskedTokenHead
+from bert_core.settings import DistillationSettings
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.loop import ComputeLoss, autocast
 from bert_core.training.ranks import world_size
@@ -35,8 +36,63 @@ Of a decoder the first three are of next tokens.
 """
 
 
+@dataclass(frozen=True)
+class TokenTeacher:
+    """A frozen model whose predictions a student learns (Hinton et al. 2015, arXiv 1503.02531).
+
+    It has the student's objective and tokenizer, and is in evaluation mode.
+    """
+
+    model: Bert
+    settings: DistillationSettings
+
+    def loss(
+        self, model: Bert, states: Tensor, batch: PretrainingBatch, count: int | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The student's loss over `count`, from its states [P, H], and its sums, float32 [4].
+
+        Alpha times the soft cross entropy at a temperature, times its square, and the rest that of
+        the right tokens. The sums are those of tokens as in SUM_NAMES, and the soft cross entropy.
+        """
+        used = batch.masked_ids != IGNORE_INDEX
+        with torch.no_grad():
+            theirs = self.model.encoder(*batch.inputs, batch.masked_positions)
+            wanted = _token_logits(self.model, theirs)
+        logits = _token_logits(model, states)
+        total = F.cross_entropy(
+            logits, batch.masked_ids, ignore_index=IGNORE_INDEX, reduction="sum"
+        )
+        size, temperature = min(logits.shape[1], wanted.shape[1]), self.settings.temperature
+        soft = F.cross_entropy(
+            logits[:, :size] / temperature,
+            (wanted[:, :size] / temperature).softmax(1),
+            reduction="none",
+        )
+        soft = (soft * used).sum() * temperature**2
+        hits = (logits.detach().argmax(-1) == batch.masked_ids).sum()
+        sums = torch.cat([_sums(total.detach(), hits, batch.masked_ids), soft.detach().reshape(1)])
+        alpha = self.settings.alpha
+        return (alpha * soft + (1 - alpha) * total) / count, sums
+
+
+def _token_logits(model: Bert, states: Tensor) -> Tensor:
+    """Float32 logits [P, V] over the vocabulary for the states [P, H] of places."""
+    return _token_head(model)(states, model.encoder.word_embeddings).float()
+
+
+def _token_head(model: Bert) -> MaskedTokenHead:
+    head = model.heads["next_token" if model.config.is_decoder else "masked_token"]
+    assert isinstance(head, MaskedTokenHead)
+    return head
+
+
 def compute_loss(
-    model: Bert, batch: PretrainingBatch, *, num_predictions: int | Tensor, num_rows: int | Tensor
+    model: Bert,
+    batch: PretrainingBatch,
+    *,
+    num_predictions: int | Tensor,
+    num_rows: int | Tensor,
+    teacher: TokenTeacher | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's share of the global batch's loss, and its sums for the log.
 
@@ -44,7 +100,8 @@ def compute_loss(
     the next-sentence sum over `num_rows`: both denominators count the global batch, so that the
     gradients of micro-batches and ranks add up to that of the whole (Devlin et al. 2018, appendix
     A.2). They are numbers, or 0-d tensors on the batch's device. The sums are detached float32
-    [6], see SUM_NAMES. Nothing here waits for the device.
+    [6], see SUM_NAMES, and with a `teacher`, for tokens alone, its soft cross entropy behind them.
+    Nothing here waits for the device.
     """
     places, next_sentence = batch.masked_positions, "next_sentence" in model.heads
     if next_sentence:
@@ -53,12 +110,14 @@ def compute_loss(
         batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout, places
     )
     masked_states, first_states = states.tensor_split([len(batch.masked_positions)])
-    loss, sums = _masked_token_loss(model, masked_states, batch, _at_least_one(num_predictions))
+    tokens = _masked_token_loss if teacher is None else teacher.loss
+    loss, sums = tokens(model, masked_states, batch, _at_least_one(num_predictions))
+    sums, soft = sums[:3], sums[3:]
     if not next_sentence:
-        return loss, torch.cat([sums, sums.new_zeros(3)])
+        return loss, torch.cat([sums, sums.new_zeros(3), soft])
     num_rows = _at_least_one(num_rows)
     row_loss, row_sums = _next_sentence_loss(model, first_states, batch, num_rows)
-    return loss + row_loss, torch.cat([sums, row_sums])
+    return loss + row_loss, torch.cat([sums, row_sums, soft])
 
 
 def _at_least_one(count: int | Tensor) -> int | Tensor:
@@ -68,10 +127,8 @@ def _at_least_one(count: int | Tensor) -> int | Tensor:
 def _masked_token_loss(
     model: Bert, masked_states: Tensor, batch: PretrainingBatch, count: int | Tensor
 ) -> tuple[Tensor, Tensor]:
-    head = model.heads["next_token" if model.config.is_decoder else "masked_token"]
-    assert isinstance(head, MaskedTokenHead)
     words = model.encoder.word_embeddings
-    loss, hits = head.loss(masked_states, words, batch.masked_ids, count)
+    loss, hits = _token_head(model).loss(masked_states, words, batch.masked_ids, count)
     return loss, _sums(loss.detach() * count, hits, batch.masked_ids)
 
 

@@ -259,6 +259,25 @@ class EvaluationPlan(BaseModel):
     )
 
 
+class DistillationSettings(BaseModel):
+    """How a student learns from a teacher (Hinton et al. 2015, arXiv 1503.02531)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float = Field(
+        default=2.0, gt=0, description="logits of both are divided by it: above 1 they say more"
+    )
+    alpha: float = Field(
+        default=0.9, ge=0, le=1, description="share of the loss to the teacher; the rest is labels'"
+    )
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of those that are other than by default."""
+        plain = type(self)()
+        return [name for name, value in self if value != getattr(plain, name)]
+
+
 class DecisionSettings(BaseModel):
     """What is tuned on dev after the best epoch; it is kept where it helps out of fold."""
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from bert_core.model.strategies import find_strategy
 from workflows.command import run_command
@@ -15,6 +16,7 @@ from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
     FeatureSettings,
+    FinetuneSettings,
     TaskRunSettings,
     settings_class,
     task_and_approach,
@@ -78,6 +80,8 @@ def opened_job(
     """
     encoder, data = inputs or read_inputs(settings, storage)
     recipe = settings.recipe() | {"data": data.sha256, "encoder": encoder.sha256}
+    if data.teacher is not None:
+        recipe |= {"teacher": data.teacher.sha256}
     parts = [settings.task, kind, settings_hash(recipe)]
     name = settings.name or "-".join(filter(None, parts))
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
@@ -94,6 +98,16 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
     if isinstance(settings, FeatureSettings):
         find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
     data = read_task_data(settings, encoder.tokenizer)
+    if isinstance(settings, FinetuneSettings) and settings.teacher is not None:
+        from workflows.finetuning.teacher import refuse_teacher  # loads torch
+
+        teacher = open_encoder(settings.teacher, storage.folder, tracking_uri)
+        refuse_teacher(settings, data, teacher)
+        if settings.compare is not None:
+            from workflows.finetuning.students import refuse_compared  # loads torch
+
+            refuse_compared(settings, data.task.labels, storage.folder)
+        data = replace(data, teacher=teacher)
     for warning in data.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return encoder, data
@@ -105,14 +119,18 @@ def announce(job: FinetuningJob) -> None:
 
     settings, data = job.settings, job.data
     labels = data.task.labels
-    rows, features = data.train.rows, ""
+    rows, features, teacher = data.train.rows, "", ""
     if isinstance(settings, FeatureSettings):
         features = f"features {settings.strategy}, the encoder stays as it is\n"
+    if data.teacher is not None:
+        count = data.num_examples - len(data.train.examples)
+        teacher = f"teacher  {data.teacher.path}, also of {count:,} unlabelled examples\n"
     print(
         f"run      {job.folder.name}\n"
         f"folder   {job.folder.path}\n"
         f"task     {settings.task}{f', labels {shown_labels(labels, 8)}' if labels else ''}\n"
         f"encoder  {job.encoder.path}\n"
+        f"{teacher}"
         f"{features}"
         f"data     {len(data.train.examples):,} training examples, "
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
@@ -120,7 +138,7 @@ def announce(job: FinetuningJob) -> None:
         + "".join(f"{line}\n" for line in data.tally_lines)
         + f"steps    {settings.epochs} epochs of {-(-data.num_items // settings.batch_size):,}, "
         f"{settings.batch_size} "
-        f"{'examples' if data.num_items == len(data.train.examples) else 'windows of texts'} each",
+        f"{'examples' if data.num_items == data.num_examples else 'windows of texts'} each",
         flush=True,
     )
 

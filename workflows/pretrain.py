@@ -25,6 +25,7 @@ from workflows.pretraining.job import (
     continue_from,
     described_pieces,
     find_start,
+    find_teacher,
     refuse_another_tokenizer,
 )
 from workflows.pretraining.settings import (
@@ -84,6 +85,9 @@ def opened_pretraining(
     if start is not None:
         refuse_another_tokenizer(start, shards, settings)
         recipe["start"] = start.encoder.sha256
+    teacher = find_teacher(settings, storage, shards)
+    if teacher is not None:
+        recipe["teacher"] = teacher.sha256
     if settings.decay_from is not None:
         recipe["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
     if settings.replay is not None:
@@ -95,7 +99,9 @@ def opened_pretraining(
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     adopt = None if remote is None else remote.adopt
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
-        yield PretrainingJob(settings, storage, folder, shards, remote, start=start)
+        job = PretrainingJob(settings, storage, folder, shards, remote, start=start)
+        job.teacher = teacher
+        yield job
 
 
 def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:

@@ -220,6 +220,8 @@ def finetuning_attempt(
 
     now = describe_task_data(again.task, again.data, data, encoder.tokenizer)
     findings = [data_finding(recorded, now), encoder_finding(recorded, encoder.sha256)]
+    if data.teacher is not None:
+        findings.append(encoder_finding(recorded, data.teacher.sha256, "teacher"))
     return Attempt(findings, start)
 
 
@@ -227,8 +229,9 @@ def pretraining_attempt(
     recorded: "RecordedRun", again: "PretrainSettings", storage: Storage
 ) -> Attempt:
     """Prepares pre-training; prepares the text unless its shards exist."""
+    from bert_core.text.shards import open_shards
     from workflows.pretrain import prepared_text, pretrain
-    from workflows.pretraining.job import find_start
+    from workflows.pretraining.job import find_start, find_teacher
     from workflows.reproduction.comparison import data_finding, encoder_finding
     from workflows.reproduction.run_origin import describe_shards
 
@@ -238,6 +241,9 @@ def pretraining_attempt(
     findings = [data_finding(recorded, describe_shards(shards))]
     if start is not None:
         findings.append(encoder_finding(recorded, start.encoder.sha256))
+    teacher = find_teacher(again, storage, open_shards(shards, "train"))
+    if teacher is not None:
+        findings.append(encoder_finding(recorded, teacher.sha256, "teacher"))
     return Attempt(findings, lambda: pretrain(again))
 
 
@@ -264,10 +270,12 @@ def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSe
         if values.get("start_from") is not None:
             values["start_from"] = wanted.model or _encoder(recorded, "start_from")
         values |= {name: _kept_place(recorded, name) for name in ("replay", "decay_from")}
+        values |= _taught(recorded)
         return validated(PretrainSettings, values, "settings.yaml")
     from workflows.finetuning.settings import settings_class
 
     values |= {"data": wanted.data or _data(recorded), "model": wanted.model or _encoder(recorded)}
+    values |= _taught(recorded)
     return validated(settings_class(values["task"], values["approach"]), values, "settings.yaml")
 
 
@@ -314,6 +322,15 @@ def _encoder(recorded: "RecordedRun", setting: str = "model") -> str:
         return version or typed
     name = recorded.tags.get("encoder.name", "")
     raise _unknown_place(recorded, f"the encoder{f' {name}' if name else ''}", "--model")
+
+
+def _taught(recorded: "RecordedRun") -> dict[str, Any]:
+    """Returns teacher and unlabelled files as typed; nothing where the run had no teacher."""
+    given = {name: recorded.places.get(name) for name in ("teacher", "unlabelled")}
+    if given["teacher"] is None and "teacher.sha256" in recorded.tags:
+        remedy = "train it again, with --teacher"
+        raise UserError("cannot locate the teacher", recorded.name, remedy)
+    return {name: place for name, place in given.items() if place}
 
 
 def _shards(recorded: "RecordedRun") -> Path | None:

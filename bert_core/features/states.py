@@ -83,7 +83,7 @@ def stored_states(
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = {layer: folder / f"layer-{layer:02d}-{dtype}.npy" for layer in layers}
-    with _alone(folder):
+    with alone(folder):
         missing = [layer for layer, path in paths.items() if not path.is_file()]
         if missing:
             for left in folder.glob(".*.written"):  # a killed process's
@@ -157,7 +157,7 @@ def _open(path: Path, shape: tuple[int, int]) -> States:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Waits until no other process of this machine writes into the folder."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

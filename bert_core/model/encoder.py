@@ -139,6 +139,19 @@ class Encoder(OnDevice):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         initialize(self, config.initializer_range)
 
+    def keep_layers(self, count: int) -> None:
+        """Leaves `count` layers, evenly spaced from the first to the last.
+
+        Of 12 layers 6 are those that DistilBERT starts from (Sanh et al. 2019, arXiv 1910.01108).
+        Raises `ValueError` for a count that the encoder does not have.
+        """
+        last = len(self.layers) - 1
+        if not 1 <= count <= last + 1:
+            raise ValueError(f"{count} layers of {last + 1}")
+        kept = [round(number * last / max(count - 1, 1)) for number in range(count)]
+        self.layers = nn.ModuleList(self.layers[number] for number in kept)
+        self.config = self.config.model_copy(update={"num_hidden_layers": count})
+
     @property
     def word_embeddings(self) -> Tensor:
         """The table [vocab, H] that the masked-token head shares."""

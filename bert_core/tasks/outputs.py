@@ -3,6 +3,7 @@
 Shapes: P places, R rows, L outputs of the head.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,16 @@ def compute_all_outputs(
     device: torch.device,
     max_tokens: int = PREDICTION_TOKENS,
     autocast_dtype: torch.dtype | None = None,
+    shared: bool = True,
+    progress: Callable[[float], None] | None = None,
 ) -> tuple[FloatArray, float]:
     """The head's answers at all places, float32 [P, L], and the summed loss over the labels.
 
     Those of a head that is `per_row` are [R, L]; the loss of a coupled task is 0.
 
     Without dropout; leaves the training mode as it was. With a process group every rank calls this
-    with the same rows, computes a share, and gets the whole.
+    with the same rows, computes a share, and gets the whole; unless `shared` is false: then this
+    process computes all. `progress` gets the share that is done.
     """
     layout: LayoutName = "packed"
     if isinstance(model, Bert):
@@ -47,9 +51,9 @@ def compute_all_outputs(
     was_training = model.training
     model.eval()
     where, parts, loss = [], [], 0.0
-    batches = evaluation_batches(
-        rows, max_tokens=max_tokens, layout=layout, rank=rank(), world_size=world_size()
-    )
+    share = {"rank": rank(), "world_size": world_size()} if shared else {}
+    batches = evaluation_batches(rows, max_tokens=max_tokens, layout=layout, **share)
+    num_tokens, done = max(int(rows.lengths.sum()), 1), 0
     try:
         with torch.inference_mode(), autocast(device, autocast_dtype):
             for items, batch in batches:
@@ -59,9 +63,13 @@ def compute_all_outputs(
                     loss += float(task.loss(answers, batch)[0])
                 where.append(rows.rows_of(items) if per_row else rows.places_of(items))
                 parts.append(answers.cpu().numpy())
+                done += batch.num_real_tokens
+                if progress is not None:
+                    progress(done / num_tokens)
     finally:
         model.train(was_training)
-    found = _of_all_ranks((where, parts, loss))
+    mine = where, parts, loss
+    found = _of_all_ranks(mine) if shared else [mine]
     widths = [some.shape[1] for _, parts, _ in found for some in parts]
     count = len(rows.lengths) if per_row else len(rows.places)
     outputs = np.zeros((count, widths[0] if widths else task.head.num_outputs), dtype=np.float32)

@@ -220,7 +220,7 @@ class QuestionAnswering(Task):
         """Half the cross entropies of start and end; right is a window with both right."""
         from torch.nn import functional as F
 
-        logits = _by_row(outputs, batch)  # [2, R, W]
+        logits = by_row(outputs, batch)  # [2, R, W]
         targets = batch.labels.T  # [2, R]
         total = F.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
@@ -287,7 +287,7 @@ def best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.f
     return best, np.array([prediction["null_score"] for prediction in predictions], np.float64)
 
 
-def _by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
+def by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
     """Outputs [P, 2] as [2, R, W], minus infinity behind the end of a row.
 
     The width is known to the host, so nothing waits for the device.

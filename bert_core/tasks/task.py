@@ -299,6 +299,17 @@ def task_loss(
     `num_labels` counts the global batch, so the gradients of micro-batches and ranks add up to
     that of the whole. The loss is the task's own, or `label_loss` with a `shape`.
     """
+    _, total, sums = labelled_loss(task, model, batch, shape)
+    return total / max(num_labels, 1), sums
+
+
+def labelled_loss(
+    task: Task,
+    model: "Bert | FeatureTagger",
+    batch: TaskBatch,
+    shape: "LabelLoss | None" = None,
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """The head's outputs [P, L], the summed loss of labels, 0-d, and the sums (SUM_NAMES)."""
     import torch
 
     outputs = compute_outputs(model, batch)
@@ -311,7 +322,7 @@ def task_loss(
     ignored = batch.labels.isnan() if batch.labels.is_floating_point() else batch.labels < 0
     known = ~ignored if ignored.ndim == 1 else ~ignored.any(1)
     sums = torch.stack([total.detach().float(), correct.float(), known.sum().float()])
-    return total / max(num_labels, 1), sums
+    return outputs, total, sums
 
 
 def divide_outputs(model: "Bert", divisor: float) -> None:

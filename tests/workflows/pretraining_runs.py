@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from bert_core.text.shards import (
     TOKEN_COUNTS_NAME,
     ShardIndex,
+    open_shards,
     write_array,
     write_index,
     write_shard,
@@ -29,7 +30,7 @@ from bert_core.text.shards import (
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
 from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
-from workflows.pretraining.job import continue_from, find_start
+from workflows.pretraining.job import continue_from, find_start, find_teacher
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
 from workflows.runs.journal import read_records
@@ -310,7 +311,10 @@ def train_here(
     run.folder.mkdir(parents=True, exist_ok=True)
     with worker_threads():
         folder = None if start is None else start.encoder.path
-        parts = pretraining_parts(settings, run.shards, worker, run.folder, folder)
+        shards = open_shards(run.shards, "train")
+        found = find_teacher(settings, open_storage(settings.storage), shards)
+        teacher = None if found is None else found.path
+        parts = pretraining_parts(settings, run.shards, worker, run.folder, folder, teacher)
         outcome = TrainingRun(parts, worker, run.folder, remote).train()
     return outcome, worker._channel.progress
 

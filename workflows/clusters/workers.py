@@ -8,6 +8,7 @@ Ctrl-C and SIGTERM are passed on as a request to stop.
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,9 +34,11 @@ from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import beside_the_driver
 from workflows.command import InThread, stop_on_signal
 from workflows.messages import Outcome, RunProgress
+from workflows.progress import duration
 
 POLL_SECONDS = 0.3
 """How often the driver looks for progress and a worker for a request to stop."""
+_SHARE_SECONDS = 1.0
 NEVER_SECONDS = 1e9
 """How often Ray resizes a group: it would not let workers save, as `regrouping` does."""
 
@@ -62,6 +65,20 @@ class Worker:
     def publish(self, progress: RunProgress) -> None:
         """Sends the progress to the driver; never waits."""
         self._channel.publish.remote(progress)
+
+    def publish_share(self, activity: str) -> Callable[[float], None]:
+        """A function that publishes which share of an activity is done, once a second at most."""
+        begin = published = time.monotonic()
+
+        def publish(share: float) -> None:
+            nonlocal published
+            now = time.monotonic()
+            if now - published > _SHARE_SECONDS:
+                published = now
+                left = duration((now - begin) * (1 - share) / share)
+                self.publish(RunProgress(activity=f"{activity}, {share:.0%}, {left} left"))
+
+        return publish
 
     def report(self, figures: dict[str, float]) -> None:
         """What an evaluation found, its checkpoint saved; a sweep may end the trial here."""

@@ -22,6 +22,7 @@ from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tasks.text_embedding import TextEmbedding
 from workflows.finetuning.settings import FinetuneSettings, TaskRunSettings
 from workflows.finetuning.splits import Division, Overlap, overlap
+from workflows.finetuning.unlabelled import refuse_other_choices, unlabelled_examples
 from workflows.model_location import EncoderFolder
 
 
@@ -37,7 +38,8 @@ class Split:
 class TaskData:
     """The task with its labels, and its splits; nothing is learned from `test`, or chosen by it.
 
-    `division` says how train and dev were made of one split. `warnings` are for people to read.
+    `unlabelled` is learned from the answers of the `teacher`. `division` says how train and dev
+    were made of one split. `warnings` are for people to read.
     """
 
     task: Task
@@ -45,14 +47,23 @@ class TaskData:
     dev: Split
     sha256: str
     test: Split | None = None
+    unlabelled: Split | None = None
+    teacher: EncoderFolder | None = None
     division: Division | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def num_examples(self) -> int:
+        """The examples learned from: those of train, and those that only the teacher answers."""
+        others = 0 if self.unlabelled is None else len(self.unlabelled.examples)
+        return len(self.train.examples) + others
 
     @property
     def num_items(self) -> int:
         """What an epoch of training visits: examples, or the windows of long texts."""
         coupled = self.task.is_coupled  # their rows are texts, which examples share
-        return len(self.train.examples) if coupled else self.train.rows.num_items
+        others = 0 if self.unlabelled is None else self.unlabelled.rows.num_items
+        return len(self.train.examples) if coupled else self.train.rows.num_items + others
 
     @cached_property
     def overlaps(self) -> dict[str, Overlap]:
@@ -70,6 +81,7 @@ class TaskData:
     def tally_lines(self) -> list[str]:
         """What is not in the rows as it was in the files, a line for each split and reason."""
         splits = {"train": self.train, "dev": self.dev, "test": self.test}
+        splits |= {"unlabelled": self.unlabelled}
         given = {name: split for name, split in splits.items() if split is not None}
         return [
             *([] if self.division is None else [f"split    {self.division}"]),
@@ -154,8 +166,16 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         lost = ", ".join(read["train"].rows.lost) or "answers without tokens"
         where = settings.source("train")
         raise TaskDataError(f"nothing to learn: {lost}", where, "check the answers of train")
-    sha256 = _hash(task, [read["train"].rows, read["dev"].rows])
     refuse_unknown_figure(settings, task, read["dev"])
+    hashed = [read["train"].rows, read["dev"].rows]
+    if isinstance(settings, FinetuneSettings) and settings.unlabelled:
+        sources = settings.unlabelled
+        examples = unlabelled_examples(task, [located(source) for source in sources])
+        rows = task.encode(examples, tokenizer)
+        refuse_other_choices(read["train"].rows, rows, sources[0])
+        read["unlabelled"] = Split(examples, rows)
+        hashed.append(rows)
+    sha256 = _hash(task, hashed)
     odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
     return TaskData(task, **read, sha256=sha256, division=division, warnings=tuple(odd))
 
@@ -232,6 +252,17 @@ def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
     return total.hexdigest()
 
 
+def refuse_missing_layers(settings: FinetuneSettings, encoder: EncoderFolder) -> None:
+    """Raises `UserError` where more layers are kept, frozen or drawn anew than there are."""
+    layers, where = encoder.config.num_hidden_layers, str(encoder.path)
+    kept = layers if settings.keep_layers is None else settings.keep_layers
+    counts = {"keep_layers": (kept, layers)}
+    counts |= {name: (getattr(settings, name), kept) for name in ("freeze_layers", "reinit_layers")}
+    for name, (count, most) in counts.items():
+        if count > most:
+            raise UserError(f"{count} layers of {most}", where, f"give --{name} {most}, or less")
+
+
 def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     """Raises `UserError` for an encoder that the options do not fit, or that cannot learn them.
 
@@ -246,11 +277,7 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
             f"give --options.max_length {positions}",
         )
     if isinstance(settings, FinetuneSettings):
-        layers = encoder.config.num_hidden_layers
-        for name in ("freeze_layers", "reinit_layers"):
-            if (count := getattr(settings, name)) > layers:
-                where = str(encoder.path)
-                raise UserError(f"{count} layers of {layers}", where, f"give --{name} {layers}")
+        refuse_missing_layers(settings, encoder)
     options = settings.options
     if not isinstance(options, TextEmbedding):
         return

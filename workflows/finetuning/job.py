@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bert_core.errors import one_line
 from workflows.finetuning.data import TaskData, located
 from workflows.finetuning.settings import TaskRunSettings
-from workflows.model_location import EncoderFolder
+from workflows.model_location import EncoderFolder, model_name
 from workflows.reproduction.run_origin import describe_task_data, encoder_tags
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
@@ -52,13 +52,21 @@ class FinetuningJob:
         settings = self.settings.model_dump(mode="json") | self._sources()
         encoder = self.encoder.path.absolute()
         opened = partial(open_finetuning, settings, encoder, self.data.sha256, self.features)
+        if self.data.teacher is not None:
+            from workflows.finetuning.teacher import Teaching
+
+            storage, precision = self.storage.folder, self.settings.precision
+            opened = partial(opened, teaching=Teaching.of(self.data.teacher, storage, precision))
         return WorkerJob(opened, self.folder.path, self.settings.storage)
 
-    def _sources(self) -> dict[str, str | None]:
+    def _sources(self) -> dict[str, Any]:
         """Where workers find the data, wherever they run; of test they need to know nothing."""
         settings = self.settings
         given = {name: getattr(settings, name) for name in ("data", "train", "dev")}
-        return {"test": None} | {name: str(located(path)) for name, path in given.items() if path}
+        places = {name: str(located(path)) for name, path in given.items() if path}
+        unlabelled = getattr(settings, "unlabelled", ())
+        others = {"unlabelled": [str(located(path)) for path in unlabelled]} if unlabelled else {}
+        return {"test": None} | places | others
 
     @property
     def features(self) -> Path:
@@ -75,6 +83,9 @@ class FinetuningJob:
             "labels": one_line(", ".join(self.data.task.labels)),
         }
         tags = {"data.sha256": self.data.sha256} | encoder_tags(self.encoder)
+        if (teacher := self.data.teacher) is not None:
+            tags |= {"teacher.name": teacher.version or model_name(teacher.path)}
+            tags |= {"teacher.sha256": teacher.sha256}
         source = DatasetInput(self.settings.task, self.data.sha256, self.settings.data_name)
         return params, tags, source
 

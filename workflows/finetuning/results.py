@@ -1,12 +1,15 @@
 """Results of a fine-tuning run: model folder, card, report on dev, summary."""
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.errors import one_line
@@ -17,7 +20,8 @@ from bert_core.features.sentence_pooling import SentencePooling, sentence_module
 from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.predictor import load_predictor
+from bert_core.predictor import Predictor, load_predictor
+from bert_core.quantization import for_inference
 from bert_core.strict_files import parse_json
 from bert_core.tasks.catalog import architecture_of, task_config
 from bert_core.tasks.encoded_rows import tally_text
@@ -28,14 +32,17 @@ from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.checkpoint import CheckpointInfo
 from bert_core.training_statistics import statistics_of_examples
 from workflows.evaluation.report import EvaluationReport, evaluation_report, write_report
+from workflows.finetuning.data import TaskData
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
+from workflows.finetuning.students import MeasuredModel, measure_models, table_lines, titles
 from workflows.finetuning.worker import (
     BEST_OUTPUTS,
     BEST_PREDICTIONS,
     BEST_WEIGHTS,
     learning_rate,
 )
+from workflows.model_location import model_name
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 from workflows.training.job import JobResults, Usage, lineage_of
@@ -54,6 +61,9 @@ CARD_LABELS = 100
 """So many labels a card names: a description at MLflow has room for 5,000 characters."""
 
 
+STUDENTS = "distillation.json"
+"""Teacher and student side by side, among the artifacts."""
+
 DEV_REPORT = "dev"
 """The report on dev, among the artifacts."""
 
@@ -71,13 +81,15 @@ def write_results(job: FinetuningJob) -> JobResults:
     plot = artifacts / "loss.png"
     plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
     decisions = dev_decisions(job, checkpoint)
-    card = finetuning_card(job, checkpoint, decisions)
+    students = measured_students(job, checkpoint)
+    card = finetuning_card(job, checkpoint, decisions, students)
     write_atomically(artifacts / "model_card.md", card)
     export(job, checkpoint, card, decisions)
     report = write_dev_report(job, checkpoint, decisions)
     figures = checkpoint.extra["notes"]["best"]["figures"]
     notes = [f"decisions    {finding.text}" for finding in decisions.findings]
     notes += [f"warning      {one_line(report.warning)} (dev)"] if report.warning else []
+    notes += [f"             {line}" for line in table_lines(students)]
     return JobResults(summary_lines(job, checkpoint, plot, notes), card, figures)
 
 
@@ -98,8 +110,32 @@ def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo, decisions: Decisions) -> str:
-    """The model card of a finished run; its metrics are those before decisions were tuned."""
+def measured_students(job: FinetuningJob, checkpoint: CheckpointInfo) -> list[MeasuredModel]:
+    """Measures teacher and student, and writes what is found; [] without a teacher."""
+    if job.data.teacher is None:
+        return []
+    model, tokenizer = trained_model(job, checkpoint)
+    device = torch.device("cpu")
+    student = Predictor(
+        for_inference(model, "float32", device), tokenizer, job.data.task, job.settings.task
+    )
+    size = checkpoint.files[BEST_WEIGHTS].stat().st_size
+    students = measure_models(job, student, size, best_predictions(checkpoint))
+    content = json.dumps([asdict(each) for each in students], indent=1)
+    write_atomically(job.folder.path / ARTIFACTS_NAME / STUDENTS, content + "\n")
+    return students
+
+
+def finetuning_card(
+    job: FinetuningJob,
+    checkpoint: CheckpointInfo,
+    decisions: Decisions,
+    students: Sequence[MeasuredModel] = (),
+) -> str:
+    """The model card of a finished run; its metrics are those before decisions were tuned.
+
+    `students` are its teacher, and what it compares with.
+    """
     settings, data = job.settings, job.data
     best = checkpoint.extra["notes"]["best"]
     return finetuned_model_card(
@@ -109,6 +145,7 @@ def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo, decisions: D
             "Data": settings.data_name,
             "Training examples": len(data.train.examples),
             "Dev examples": len(data.dev.examples),
+            **_unlabelled(data),
             "Of the training examples": tally_text(data.train.rows.tally),
             "Of the dev examples": tally_text(data.dev.rows.tally),
             "Labels": shown_labels(data.task.labels, CARD_LABELS) or "none",
@@ -133,7 +170,9 @@ def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo, decisions: D
             "Run": job.folder.name,
             "Encoder": settings.model if "/" not in settings.model else Path(settings.model).name,
             "Encoder SHA-256": job.encoder.sha256,
+            **_teacher(job),
         },
+        comparison=[titles(students), *(each.cells for each in students)] if students else (),
         pipeline=_pipeline(job),
     )
 
@@ -174,6 +213,20 @@ def _direction(job: FinetuningJob) -> str:
     return f"{text}, and a text is read at its last token: `transformers` loads the encoder alone."
 
 
+def _unlabelled(data: TaskData) -> dict[str, int]:
+    examples = 0 if data.unlabelled is None else len(data.unlabelled.examples)
+    return {"Unlabelled examples": examples} if examples else {}
+
+
+def _teacher(job: FinetuningJob) -> dict[str, Any]:
+    """What the card says of a teacher, where there is one."""
+    teacher = job.data.teacher
+    if teacher is None:
+        return {}
+    name = teacher.version or model_name(teacher.path)
+    return {"Teacher": name, "Teacher SHA-256": teacher.sha256}
+
+
 def _approach(settings: TaskRunSettings) -> dict[str, Any]:
     """What only one approach has, for the card."""
     if isinstance(settings, FeatureSettings):
@@ -184,14 +237,19 @@ def _approach(settings: TaskRunSettings) -> dict[str, Any]:
             "Dropout": tagger.dropout,
         }
     assert isinstance(settings, FinetuneSettings)
-    changed: dict[str, float] = {
-        "Lowest layers that did not learn": settings.freeze_layers,
-        "Highest layers drawn anew": settings.reinit_layers,
-    }
+    found: dict[str, Any] = {"Dropout": settings.dropout.hidden_dropout_prob}
+    if settings.keep_layers is not None:
+        found["Layers kept of the encoder's"] = settings.keep_layers
+    if settings.freeze_layers:
+        found["Lowest layers that did not learn"] = settings.freeze_layers
+    if settings.reinit_layers:
+        found["Highest layers drawn anew"] = settings.reinit_layers
     if settings.optimizer.layer_decay != 1:
-        changed["Learning rate of a layer, of that above"] = settings.optimizer.layer_decay
-    known = {name: value for name, value in changed.items() if value}
-    return {"Dropout": settings.dropout.hidden_dropout_prob, **known}
+        found["Learning rate of a layer, of that above"] = settings.optimizer.layer_decay
+    if settings.teacher is not None:
+        found["Share of the loss to the teacher"] = settings.distillation.alpha
+        found["Temperature"] = settings.distillation.temperature
+    return found
 
 
 def _architecture(job: FinetuningJob) -> str:
@@ -217,16 +275,7 @@ def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str, decisions:
     A temperature is divided into the head, so every reader of the folder has calibrated scores;
     config.json records it.
     """
-    weights = load_file(checkpoint.files[BEST_WEIGHTS])
-    changes = job.settings.encoder_changes()
-    _, model, tokenizer = load_model_folder(job.encoder.path, changes=changes)
-    if isinstance(job.settings, FeatureSettings):
-        tagger = FeatureTagger.from_weights(weights, model.config)
-        tagger.load_state_dict(weights)
-        model = Bert(model.encoder, {FEATURE_TAGGER: tagger})
-    else:
-        add_task_head(model, job.data.task)
-        model.load_state_dict(weights)
+    model, tokenizer = trained_model(job, checkpoint)
     train, dev = job.data.train, job.data.dev
     task = decisions.task.tuned(decisions.predictions, dev.examples)
     config = task_config(job.settings.task, task) | {"architectures": [_architecture(job)]}
@@ -246,6 +295,21 @@ def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str, decisions:
         statistics=statistics_of_examples(task, train.examples, train.rows, tokenizer),
         modules=_modules(task, model.config) if isinstance(task, TextEmbedding) else None,
     )
+
+
+def trained_model(job: FinetuningJob, checkpoint: CheckpointInfo) -> tuple[Bert, Tokenizer]:
+    """The model of the best epoch, and its tokenizer."""
+    weights = load_file(checkpoint.files[BEST_WEIGHTS])
+    changes = job.settings.encoder_changes()
+    _, model, tokenizer = load_model_folder(job.encoder.path, changes=changes)
+    if isinstance(job.settings, FeatureSettings):
+        tagger = FeatureTagger.from_weights(weights, model.config)
+        tagger.load_state_dict(weights)
+        model = Bert(model.encoder, {FEATURE_TAGGER: tagger})
+    else:
+        add_task_head(model, job.data.task)
+        model.load_state_dict(weights)
+    return model, tokenizer
 
 
 def _modules(task: TextEmbedding, config: ModelConfig) -> dict[str, Any]:
@@ -268,7 +332,7 @@ def summary_lines(
     criterion = data.task.criterion
     ended = ended_early(job, checkpoint)
     epochs = job.settings.epochs * checkpoint.step / planned_steps(checkpoint)
-    examples = round(epochs * len(data.train.examples))
+    examples = round(epochs * data.num_examples)
     others = [
         f"{one_line(readable_metric(name.removeprefix('dev/')))} {value:.3f}"
         for name, value in best["figures"].items()
@@ -276,7 +340,7 @@ def summary_lines(
     ]
     return [
         f"finished     {checkpoint.step:,} steps, {examples:,} examples ({epochs:.3g}"
-        f" epochs of {len(data.train.examples):,}), {checkpoint.num_tokens_seen:,} tokens",
+        f" epochs of {data.num_examples:,}), {checkpoint.num_tokens_seen:,} tokens",
         *([f"ended early  {ended}"] if ended else []),
         f"rows         of train {tally_text(data.train.rows.tally)}; "
         f"of dev {tally_text(data.dev.rows.tally)}",

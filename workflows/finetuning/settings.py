@@ -16,6 +16,7 @@ from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
 from bert_core.settings import (
     DecisionSettings,
+    DistillationSettings,
     EvaluationPlan,
     FinetuningOptimizerSettings,
     LabelLossSettings,
@@ -272,6 +273,8 @@ class TaskRunSettings(RunSettings):
 class FinetuneSettings(TaskRunSettings):
     """Fine-tunes an encoder, any BERT model folder, on a task."""
 
+    machine_fields = TaskRunSettings.machine_fields | {"teacher", "unlabelled", "compare"}
+
     dropout: DropoutSettings = Field(default_factory=DropoutSettings)
     freeze_layers: int = Field(
         default=0,
@@ -281,10 +284,53 @@ class FinetuneSettings(TaskRunSettings):
     reinit_layers: int = Field(
         default=0, ge=0, description="highest layers, and the pooler, to draw anew from the seed"
     )
+    keep_layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="so many of the encoder's layers, evenly spaced from the first to the last",
+    )
+    teacher: str | None = Field(
+        default=None,
+        description="fine-tuned model of the same labels to learn from, too: a model folder,"
+        " models:/NAME@ALIAS, or a run name",
+    )
+    unlabelled: tuple[str, ...] = Field(
+        default=(),
+        description="files of texts without answers that the teacher answers: tables as train, or"
+        " .txt with a text a line",
+    )
+    compare: str | None = Field(
+        default=None,
+        description="model or run to measure beside teacher and student, such as one that has"
+        " learned without the teacher",
+    )
+    distillation: DistillationSettings = Field(default_factory=DistillationSettings)
+
+    @model_validator(mode="after")
+    def _only_a_teacher_teaches(self) -> Self:
+        given = [f"--{name}" for name in ("unlabelled", "compare") if getattr(self, name)]
+        given += [f"--distillation.{name}" for name in self.distillation.changed]
+        if given and self.teacher is None:
+            remedy = "add --teacher, or leave it out"
+            raise UserError("there is no teacher to learn from", given[0], remedy)
+        is_number = getattr(self.options, "kind", None) == "regression"
+        if is_number and "temperature" in self.distillation.changed:
+            what = "numbers have no temperature"
+            raise UserError(what, "--distillation.temperature", "leave it out")
+        return self
+
+    def recipe(self) -> dict[str, Any]:
+        """What is of a teacher only where there is one; see `TaskRunSettings.recipe`."""
+        values = super().recipe()
+        unused = {"teacher", "unlabelled", "compare"}
+        unused |= {"distillation"} if self.teacher is None else set()
+        unused |= {"keep_layers"} if self.keep_layers is None else set()
+        return {name: value for name, value in values.items() if name not in unused}
 
     def encoder_changes(self) -> dict[str, Any]:
-        """The dropout."""
-        return self.dropout.model_dump()
+        """The dropout, and how many layers are left."""
+        layers = {} if self.keep_layers is None else {"num_hidden_layers": self.keep_layers}
+        return self.dropout.model_dump() | layers
 
 
 class TaggerSettings(BaseModel):

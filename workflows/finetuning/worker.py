@@ -6,7 +6,6 @@ which are kept in a folder of their own for other runs on the same data and enco
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from bert_core.tasks.coupled_batches import (
     told_steps,
     vector_loss,
 )
+from bert_core.tasks.distillation import distilled_loss
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
 from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.metrics import less_is_better
@@ -47,8 +47,7 @@ from workflows.finetuning.settings import (
     TaskRunSettings,
     read_settings,
 )
-from workflows.messages import RunProgress
-from workflows.progress import duration
+from workflows.finetuning.teacher import Teaching, taught_rows
 from workflows.training.backend import TorchBackend, autocast_dtype
 from workflows.training.run import Backend, RunParts, backend_of
 
@@ -56,7 +55,6 @@ BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
 BEST_OUTPUTS = "best_outputs.safetensors"
 """The head's answers to dev in the best epoch, beside them, where decisions are to be tuned."""
-_PUBLISH_SECONDS = 1.0
 
 
 def open_finetuning(
@@ -67,6 +65,7 @@ def open_finetuning(
     worker: Worker,
     folder: Path,
     *,
+    teaching: Teaching | None = None,
     task_data: TaskData | None = None,
 ) -> RunParts:
     """The parts of a run from the settings that its driver sent as JSON.
@@ -75,7 +74,9 @@ def open_finetuning(
     worker reads other data than the driver did.
     """
     read = read_settings(settings)
-    parts = finetuning_parts(read, encoder, worker, folder, features=features, data=task_data)
+    parts = finetuning_parts(
+        read, encoder, worker, folder, features=features, teaching=teaching, data=task_data
+    )
     if parts.data_hash != data_sha256:
         raise UserError("the data changed while the run was starting", read.data_name, "repeat")
     return parts
@@ -88,11 +89,13 @@ def finetuning_parts(
     folder: Path,
     *,
     features: Path | None = None,
+    teaching: Teaching | None = None,
     data: TaskData | None = None,
 ) -> RunParts:
     """Reads the encoder and, where no `data` are given, the data; draws what is new from the seed.
 
-    `features` is the folder of kept hidden states, needed for `FeatureSettings` alone.
+    `features` is the folder of kept hidden states, needed for `FeatureSettings` alone, `teaching`
+    what is needed where the settings name a teacher.
     """
     backend = backend_of(worker, settings)
     torch.manual_seed(settings.seed)  # before the head is drawn
@@ -125,10 +128,15 @@ def finetuning_parts(
         "seed": settings.seed,
         "layout": layout_for(config, worker.device, dtype, training=True),
     }
-    compute_loss: ComputeLoss = partial(task_loss, task)
+    shape = None
     if settings.loss.changed:
         shape = LabelLoss.of(settings.loss, task.labels, data.train.rows.labels)
-        compute_loss = partial(task_loss, task, shape=shape)
+    compute_loss: ComputeLoss = partial(task_loss, task, shape=shape)
+    if isinstance(settings, FinetuneSettings) and settings.teacher is not None:
+        assert teaching is not None
+        train_rows = taught_rows(settings, teaching, data, worker)
+        soft = settings.distillation
+        compute_loss = partial(distilled_loss, task, shape=shape, settings=soft)
     batches: Callable[[int], Iterator[StepBatches]]
     if isinstance(task, TextEmbedding) and isinstance(trained, Bert):
         source = CoupledBatchSource(task, train_rows, len(data.train.examples), **limits)
@@ -208,12 +216,14 @@ def learning_rate(settings: TaskRunSettings, total_steps: int, step: int) -> flo
 
 def step_metrics(task: Task, result: StepResult) -> dict[str, float]:
     """Loss, accuracy over labels, learning rate and gradient norm of one step."""
-    _, correct, count = result.sums.tolist()
+    _, correct, count, *taught = result.sums.tolist()
     metrics = {
         "train/loss": float(result.loss),
         "train/learning_rate": result.learning_rate,
         "train/gradient_norm": float(result.gradient_norm),
     }
+    if taught:
+        metrics["train/loss_to_teacher"] = taught[0] / max(taught[1], 1)
     if task.problem_type != "regression":
         metrics["train/accuracy"] = correct / max(count, 1)
     return metrics
@@ -225,7 +235,7 @@ def encoder_flops(config: ModelConfig, task: Task, frozen: int, result: StepResu
     The `frozen` lowest layers have no backward pass. A head that scores spans is taken to read all
     tokens: it reads those of the passage. That of words counts, as it does in pre-training.
     """
-    num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[2])
+    num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[-1])
     squares = result.sum_of_squared_lengths
     saved = 0.0
     if frozen:
@@ -281,17 +291,6 @@ class FeatureStates:
 
     def rows(self, split: str, rows: EncodedRows) -> FeatureRows:
         """The rows of a split with their states."""
-        begin = published = time.monotonic()
-
-        def progress(share: float) -> None:
-            nonlocal published
-            now = time.monotonic()
-            if now - published > _PUBLISH_SECONDS:
-                published = now
-                left = duration((now - begin) * (1 - share) / share)
-                text = f"computing the features of {split}, {share:.0%}, {left} left"
-                self._worker.publish(RunProgress(activity=text))
-
         states = stored_states(
             self._encoder,
             rows,
@@ -300,7 +299,7 @@ class FeatureStates:
             device=self._worker.device,
             max_tokens=self._settings.max_tokens,
             autocast_dtype=autocast_dtype(self._settings),
-            progress=progress,
+            progress=self._worker.publish_share(f"computing the features of {split}"),
         )
         return FeatureRows.of(rows, states)
 

@@ -68,6 +68,7 @@ class PretrainingJob:
     remote: RemoteRun | None = None
     title: str = ""
     start: Start | None = None
+    teacher: EncoderFolder | None = None
 
     @property
     def source(self) -> str:
@@ -105,7 +106,8 @@ class PretrainingJob:
             settings["evaluation"]["other"] = str(other.absolute())
         shards = self.shards.folder.absolute()
         start = None if self.start is None else self.start.encoder.path
-        opened = partial(open_pretraining, settings, shards, start)
+        teacher = None if self.teacher is None else self.teacher.path.absolute()
+        opened = partial(open_pretraining, settings, shards, start, teacher=teacher)
         return WorkerJob(opened, self.folder.path, self.settings.storage)
 
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
@@ -117,6 +119,9 @@ class PretrainingJob:
             from workflows.reproduction.run_origin import encoder_tags
 
             tags = encoder_tags(self.start.encoder) | tags
+        if self.teacher is not None:
+            tags["teacher.name"] = self.teacher.version or model_name(self.teacher.path)
+            tags["teacher.sha256"] = self.teacher.sha256
         if settings.replay is not None:
             tags["replay.sha256"] = open_shards(settings.replay, "train").data_hash
         return params, tags, DatasetInput("train", shards.data_hash, self.source)
@@ -150,6 +155,32 @@ def find_start(settings: PretrainSettings, storage: Storage) -> Start | None:
         fresh=tuple(head for head in settings.heads if head not in encoder.heads),
         unused=tuple(head for head in encoder.heads if head not in settings.heads),
     )
+
+
+def find_teacher(
+    settings: PretrainSettings, storage: Storage, shards: TokenShards
+) -> EncoderFolder | None:
+    """The model of `teacher`, None without one.
+
+    Raises `UserError` for one that cannot predict what the student does in these shards.
+    """
+    if settings.teacher is None:
+        return None
+    uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    teacher = open_encoder(settings.teacher, storage.folder, uri)
+    where = f"--teacher {settings.teacher}"
+    if tokenizer_hash(teacher.tokenizer) != shards.tokenizer_hash:
+        remedy = f"prepare the text with its own: --tokenizer {shlex.quote(str(teacher.path))}"
+        raise UserError("the teacher has another tokenizer than the shards", where, remedy)
+    if settings.heads[0] not in teacher.heads:
+        what = f"a teacher without a {settings.heads[0].replace('_', '-')} head"
+        raise UserError(what, where, "give a pre-trained model of the same objective")
+    longest = max(phase.sequence_length for phase in settings.phases)
+    positions = teacher.config.max_position_embeddings
+    if longest > positions:
+        what = f"rows of {longest} tokens, the teacher has {positions} positions"
+        raise UserError(what, where, "give shorter --phases, or another teacher")
+    return teacher
 
 
 Settings = TypeVar("Settings", bound=PretrainSettings)

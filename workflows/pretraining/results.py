@@ -81,6 +81,8 @@ def pretraining_card(
     if "heldout/next_sentence_accuracy" in figures:
         heldout["Next-sentence accuracy"] = figures["heldout/next_sentence_accuracy"]
     phases = ", ".join(f"{phase.steps:,} x {phase.sequence_length}" for phase in settings.phases)
+    tags = job.described()[1]
+    tags = {"Teacher": tags.get("teacher.name"), "Teacher SHA-256": tags.get("teacher.sha256")}
     return model_card(
         name=settings.tracking.register_as or job.folder.name,
         summary=_summary(settings, job.start),
@@ -106,7 +108,8 @@ def pretraining_card(
         },
         figures=heldout,
         baseline={f"{words} loss (nats)": figures["heldout/unigram_loss"]},
-        lineage={"Run": job.folder.name, "Tokenizer SHA-256": shards.tokenizer_hash},
+        lineage={"Run": job.folder.name, "Tokenizer SHA-256": shards.tokenizer_hash}
+        | {name: value for name, value in tags.items() if value is not None},
         predicts_next=objective == "left_to_right",
     )
 

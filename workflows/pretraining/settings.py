@@ -13,6 +13,7 @@ from bert_core.config import ModelConfig
 from bert_core.settings import (
     BINS_VERSION,
     BatchSettings,
+    DistillationSettings,
     Objective,
     PretrainingOptimizerSettings,
     RowSettings,
@@ -93,6 +94,7 @@ class PretrainSettings(RunSettings):
         "shards",
         "replay",
         "decay_from",
+        "teacher",
     }
     trains_on_tpu = True
 
@@ -134,6 +136,12 @@ class PretrainSettings(RunSettings):
     replay_share: float = Field(
         default=0.05, gt=0, lt=1, description="share of the rows that are of --replay"
     )
+    teacher: str | None = Field(
+        default=None,
+        description="pre-trained model of the same tokenizer to learn from, too: a model folder,"
+        " models:/NAME@ALIAS, hf://OWNER/NAME or finished run",
+    )
+    distillation: DistillationSettings = Field(default_factory=DistillationSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     rows: RowSettings = Field(default_factory=RowSettings)
     batch: BatchSettings = Field(default_factory=BatchSettings)
@@ -185,9 +193,12 @@ class PretrainSettings(RunSettings):
             "vocabulary": (starts, "--start_from MODEL, whose vocabulary is extended"),
             "new_pieces": (extends, "--vocabulary extend"),
             "replay_share": (self.replay is not None, "--replay SHARDS"),
+            "distillation": (self.teacher is not None, "--teacher MODEL"),
         }
         for name, (is_used, remedy) in without.items():
-            if not is_used and getattr(self, name) != fields[name].default:
+            if not is_used and getattr(self, name) != fields[name].get_default(
+                call_default_factory=True
+            ):
                 raise ValueError(f"{name} needs another option: give {remedy}")
         if starts and self.vocabulary_size != fields["vocabulary_size"].default:
             raise ValueError(
@@ -202,6 +213,14 @@ class PretrainSettings(RunSettings):
             )
         if self.decay_from is not None and self.optimizer.schedule != "linear":
             raise ValueError("a run with --decay_from falls linearly: leave out optimizer.schedule")
+        return self
+
+    @model_validator(mode="after")
+    def _a_teacher_is_computed_as_it_is(self) -> Self:
+        if self.teacher is not None and self.compile:
+            raise ValueError("a step with a teacher is not compiled: leave out --compile")
+        if self.teacher is not None and self.cluster.tpu is not None:
+            raise ValueError("on TPU there is no teacher: leave out --teacher")
         return self
 
     @model_validator(mode="after")
@@ -301,7 +320,9 @@ class PretrainSettings(RunSettings):
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "shards", "text"}
         # The contents of these stand in the recipe beside that of the data.
-        changeable |= {"start_from", "replay", "decay_from"}
+        changeable |= {"start_from", "replay", "decay_from", "teacher"}
+        if self.teacher is None:
+            changeable |= {"distillation"}
         if self.replay is None:
             changeable |= {"replay_share"}
         changeable |= {

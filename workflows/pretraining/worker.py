@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,14 @@ from tokenizers import Tokenizer
 from bert_core.adaptation import StartModel, load_start_model, train_new_rows
 from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
-from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
+from bert_core.model_folder import load_model_folder
+from bert_core.pretraining import (
+    SUM_NAMES,
+    PretrainingEvaluation,
+    TokenTeacher,
+    compute_loss,
+    evaluate_pretraining,
+)
 from bert_core.settings import Objective
 from bert_core.text.batches import BatchSource, Replay, StepBatches
 from bert_core.text.collation import PretrainingBatch
@@ -33,11 +41,17 @@ _COUNTED_ROWS = 2048
 
 
 def open_pretraining(
-    settings: dict[str, Any], shards: Path, start: Path | None, worker: Worker, folder: Path
+    settings: dict[str, Any],
+    shards: Path,
+    start: Path | None,
+    worker: Worker,
+    folder: Path,
+    *,
+    teacher: Path | None = None,
 ) -> RunParts:
     """The parts of a run from the settings that its driver sent as JSON."""
     parsed = PretrainSettings.model_validate(settings)
-    return pretraining_parts(parsed, shards, worker, folder, start)
+    return pretraining_parts(parsed, shards, worker, folder, start, teacher)
 
 
 def pretraining_parts(
@@ -46,8 +60,12 @@ def pretraining_parts(
     worker: Worker,
     folder: Path,
     start: Path | None = None,
+    teacher: Path | None = None,
 ) -> RunParts:
-    """Opens the shards and the start model, or draws one. Rows are cached in `folder`."""
+    """Opens the shards and the start model, or draws one. Rows are cached in `folder`.
+
+    `teacher` is the folder of the model that the settings name, if they do.
+    """
     backend = backend_of(worker, settings)
     pinned = worker.device.type == "cuda"
     rows = PretrainingRows(settings, shards, backend, folder / "cache", pinned=pinned)
@@ -69,7 +87,7 @@ def pretraining_parts(
         backend=backend,
         state=state,
         batches=rows.batches,
-        compute_loss=_loss(settings, worker.device),
+        compute_loss=_loss(settings, worker.device, teacher),
         learning_rate=lambda step: learning_rate(settings, step),
         step_metrics=lambda result: step_metrics(result, settings.rows.objective),
         step_flops=lambda result: step_flops(model.config, result),
@@ -116,7 +134,11 @@ def initial_model(
     )
 
 
-def _loss(settings: PretrainSettings, device: torch.device) -> Any:  # noqa: ANN401 - compiled or not
+def _loss(settings: PretrainSettings, device: torch.device, teacher: Path | None) -> Any:  # noqa: ANN401 - compiled or not
+    if teacher is not None:
+        _, model, _ = load_model_folder(teacher)
+        model = model.to(device).eval().requires_grad_(False)
+        return partial(compute_loss, teacher=TokenTeacher(model, settings.distillation))
     if settings.compile and device.type == "cuda":
         # The programs of an earlier run in this process count against the compiler's limit.
         torch.compiler.reset()
@@ -148,6 +170,8 @@ def step_metrics(result: StepResult, objective: Objective) -> dict[str, float]:
         "train/learning_rate": result.learning_rate,
         "train/gradient_norm": float(result.gradient_norm),
     }
+    if len(sums) > len(SUM_NAMES):
+        metrics["train/loss_to_teacher"] = sums[len(SUM_NAMES)] / predictions
     if sums[5]:
         metrics["train/next_sentence_loss"] = sums[3] / rows
         metrics["train/next_sentence_accuracy"] = sums[4] / rows

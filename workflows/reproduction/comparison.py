@@ -54,16 +54,16 @@ def data_finding(recorded: RecordedRun, now: dict[str, Any]) -> Finding:
     return Finding("data", f"differ, {was[:12]} -> {is_now[:12]}: {how}", refuses=True)
 
 
-def encoder_finding(recorded: RecordedRun, sha256: str) -> Finding:
-    """Compares the encoder by hash."""
-    was = recorded.tags.get("encoder.sha256")
-    name = recorded.tags.get("encoder.name", "")
+def encoder_finding(recorded: RecordedRun, sha256: str, what: str = "encoder") -> Finding:
+    """Compares the encoder, or the teacher, by hash."""
+    was = recorded.tags.get(f"{what}.sha256")
+    name = recorded.tags.get(f"{what}.name", "")
     if was == sha256:
-        return Finding("encoder", f"the same, {sha256[:12]}")
+        return Finding(what, f"the same, {sha256[:12]}")
     if was is None:
-        return Finding("encoder", f"{NOT_RECORDED} which it was", refuses=True)
+        return Finding(what, f"{NOT_RECORDED} which it was", refuses=True)
     how = f"differs, {was[:12]} -> {sha256[:12]}: it was {name or 'another'}"
-    return Finding("encoder", how, refuses=True)
+    return Finding(what, how, refuses=True)
 
 
 def code_finding(recorded: RecordedRun, now: CodeState) -> Finding:

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,8 @@ class Sweep(PlannedRuns[TuneSettings]):
         if read not in self._inputs:
             encoder, data = read_inputs(own, self.storage)
             # Encoders with one tokenizer read the same: it is held once.
-            self._inputs[read] = encoder, self.shared.get(data.sha256, data)
+            held = self.shared.get(data.sha256, data)
+            self._inputs[read] = encoder, replace(held, teacher=data.teacher)
         opening = opened_job(own, self.storage, "", self._inputs[read])
         trial = PlannedTrial(self._opened.enter_context(opening), point, seed, fold)
         remote = trial.job.remote
@@ -281,7 +282,8 @@ def _name_of_encoder(model: str) -> str:
 def _what_is_read(settings: TaskRunSettings) -> str:
     """What decides what `read_inputs` gives."""
     options = settings.options.model_dump(mode="json")
-    return json.dumps([settings.model, settings.data, options, settings.fold])
+    teacher = getattr(settings, "teacher", None)
+    return json.dumps([settings.model, settings.data, options, settings.fold, teacher])
 
 
 def read_axes(settings: TuneSettings) -> list[Axis]:
@@ -299,6 +301,7 @@ def read_axes(settings: TuneSettings) -> list[Axis]:
 _FIXED = SWEEP_FIELDS | {"profile", "name", "storage", "fresh", "seed", "task", "approach"}
 _FIXED |= {
     *DATA_FIELDS[1:],
+    *("unlabelled", "compare"),
     *DIVISION_FIELDS,
     "cluster",
     "tracking",
@@ -322,6 +325,8 @@ def opened_sweep(settings: TuneSettings, storage: Storage) -> Iterator[Sweep]:
         encoder, data = inputs
         recipe = settings.recipe() | settings.of_sweep()
         recipe |= {"data": data.sha256, "encoder": encoder.sha256}
+        if data.teacher is not None:
+            recipe |= {"teacher": data.teacher.sha256}
         for own in ("seed", "seeds", "points", "at_once", "gpus_per_trial"):
             recipe.pop(own, None)
         name = settings.name or f"{settings.task}-{settings_hash(recipe)}"

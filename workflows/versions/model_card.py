@@ -3,7 +3,7 @@
 Markdown with Hugging Face's header, built from plain mappings at the end of a run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -57,10 +57,12 @@ def finetuned_model_card(
     figures: Mapping[str, float],
     lineage: Mapping[str, object],
     pipeline: str | None,
+    comparison: Sequence[tuple[str, ...]] = (),
 ) -> str:
     """Returns the card of a fine-tuned model; `figures` are measured on the dev examples.
 
-    `pipeline` is the task's name in `transformers`, None if there is no pipeline for it.
+    `pipeline` is the task's name in `transformers`, None if there is no pipeline for it;
+    `comparison` a table of teacher and student, its titles first.
     """
     sections = [
         _header(pipeline, None),
@@ -68,6 +70,7 @@ def finetuned_model_card(
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
         f"## Metrics on the dev examples\n\n{_table(('', 'Value'), _readable(figures))}",
+        *_compared(comparison),
         _loading(pipeline, None),
     ]
     return _finished(sections, lineage)
@@ -111,6 +114,15 @@ def _table(titles: tuple[str, str], entries: Mapping[str, object]) -> str:
     return _rows(
         titles, [(markdown_text(name), _written(value)) for name, value in entries.items()]
     )
+
+
+def _compared(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The section of teacher and student, nothing where there is no teacher."""
+    if not rows:
+        return []
+    head, *models = [tuple(map(markdown_text, row)) for row in rows]
+    text = "Scores with 95 % intervals, the difference paired; latency of the machine that trained."
+    return [f"## Teacher and student\n\n{_rows(head, models)}\n\n{text}"]
 
 
 def _rows(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
