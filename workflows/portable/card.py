@@ -159,21 +159,23 @@ def _reading(model: PaddedModel) -> str:
             return (
                 "for (_, context), row, start, end in zip(asked, rows, start_logits, end_logits):\n"
                 "    is_context = np.array([each == 1 for each in row.sequence_ids])\n"
-                "    scores = np.triu(start[:, None] + end)  # of answers by first and last token\n"
-                "    scores[~np.outer(is_context, is_context)] = -np.inf\n"
+                "    scores = start[:, None] + end  # of answers by first and last token\n"
+                "    scores[~np.triu(np.outer(is_context, is_context))] = -np.inf\n"
                 "    first, last = np.unravel_index(scores.argmax(), scores.shape)\n"
                 "    print(context[row.offsets[first][0] : row.offsets[last][1]])\n"
             )
         case "word":
             return (
                 'mask = tokenizer.token_to_id("[MASK]")\n'
+                "known = tokenizer.get_vocab_size()  # a table of embeddings may be longer\n"
                 'for row, column in np.argwhere(inputs["input_ids"] == mask):\n'
-                "    print(tokenizer.id_to_token(int(logits[row, column].argmax())))\n"
+                "    print(tokenizer.id_to_token(int(logits[row, column, :known].argmax())))\n"
             )
         case "vector":
             return "print(sentence_embedding @ sentence_embedding.T)  # cosines\n"
         case "sparse_vector":
             return (
-                "for weights in sparse_embedding:\n"
+                "known = tokenizer.get_vocab_size()  # a table of embeddings may be longer\n"
+                "for weights in sparse_embedding[:, :known]:\n"
                 "    print([tokenizer.id_to_token(int(n)) for n in weights.argsort()[:-6:-1]])\n"
             )
