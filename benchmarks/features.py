@@ -1,9 +1,10 @@
-"""Compare embeddings of mixed-length texts with sentence-transformers and transformers.
+"""Compare embeddings of mixed-length texts with those of other libraries and engines.
 
 `python -m benchmarks.features --sentences DIR --paragraphs FILE --model FOLDER`. All use the same
 weights and the mean over a text's tokens, from strings to vectors in memory, so tokenizing is
 included. The peers sort by length and pad each batch; peers that are not installed are left out.
-The JSON is updated after each round.
+On a CPU also graphs of workflows/export.py are peers, in float32 and in int8. The JSON is updated
+after each round.
 """
 
 import argparse
@@ -38,8 +39,14 @@ from bert_core.config import SIZES, ModelConfig, forward_flops
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.units import cut_texts
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.portable import INPUTS
 from bert_core.tasks.sequences import token_ids
 from bert_core.tasks.task import FloatArray
+from workflows.portable.folder import write_portable
+from workflows.portable.graphs import open_graph, refuse_missing_packages
+from workflows.portable.settings import Format
 
 DEFAULTS: dict[str, dict[str, int | None]] = {
     "cpu": {"texts": 512, "max_tokens": None, "peer_batch": 32},
@@ -67,6 +74,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help="a fresh encoder of this size instead; of --model only the tokenizer is needed then",
     )
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
+    parser.add_argument("--peers", nargs="*", choices=(*LIBRARIES, *ENGINES), help="by default all")
     parser.add_argument("--texts", type=int, help="sentences, and as many paragraphs")
     parser.add_argument("--max_tokens", type=int, help="tokens of our forward pass")
     parser.add_argument("--peer_batch", type=int, help="batch size of the peers")
@@ -107,7 +115,10 @@ def measure(options: argparse.Namespace, temporary: Path) -> dict[str, Any]:
     embedding_arms = EmbeddingArms(texts, device)
     weights = weight_bytes(extractor.encoder)
     embedding_arms.add("ours", lambda: extractor.of_texts, bytes_before=weights)
-    for name, make in peers(folder, device, options.peer_batch).items():
+    chosen = peers(folder, device, options.peer_batch, temporary)
+    for name, make in chosen.items():
+        if options.peers is not None and name not in options.peers:
+            continue
         try:
             embedding_arms.add(name, make)
         except Exception as error:  # noqa: BLE001 - one peer's failure must not cost the others' figures
@@ -252,8 +263,8 @@ def print_results(results: dict[str, Any]) -> None:
     print(f"vectors differ by {results['largest_difference']:.1e} at most")
 
 
-TOLERANCE = {"cpu": 1e-5, "cuda": 6e-2}
-"""Allowed distance of vectors, relative to their norm: float32, and bfloat16."""
+TOLERANCE = {"cpu": 1e-5, "cuda": 6e-2, "int8": 0.5}
+"""Allowed distance of vectors, relative to their norm: float32, bfloat16, and 8 bits."""
 
 Embed = Callable[[Sequence[str]], FloatArray]
 
@@ -278,7 +289,7 @@ class EmbeddingArms:
         self.peak_bytes[name] = None if above is None else bytes_before + above
 
     def largest_difference(self) -> float:
-        """Between our vectors and a peer's, by number.
+        """Between our vectors and a peer's that is not in int8, by number.
 
         Raises `AssertionError` if vectors differ by more than `TOLERANCE`.
         """
@@ -288,22 +299,47 @@ class EmbeddingArms:
             name: float((np.linalg.norm(found - ours, axis=1) / lengths).max())
             for name, found in self.vectors.items()
         }
-        assert max(apart.values()) < TOLERANCE[self.device.type], apart
-        return max(float(np.abs(found - ours).max()) for found in self.vectors.values())
+        for name, distance in apart.items():
+            kind = "int8" if name.endswith("int8") else self.device.type
+            assert distance < TOLERANCE[kind], apart
+        exact = [found for name, found in self.vectors.items() if not name.endswith("int8")]
+        return max(float(np.abs(found - ours).max()) for found in exact)
 
 
-def peers(folder: Path, device: torch.device, batch: int) -> dict[str, Callable[[], Embed]]:
+LIBRARIES = {"sentence-transformers": "sentence_transformers", "transformers": "transformers"}
+"""Peers that open the model folder, and their packages."""
+ENGINES: dict[str, tuple[Format, bool]] = {
+    "ONNX Runtime": ("onnx", False),
+    "ONNX Runtime, int8": ("onnx", True),
+    "OpenVINO": ("openvino", False),
+    "OpenVINO, int8": ("openvino", True),
+}
+"""Peers that open a graph: its format, and whether it is in int8."""
+
+
+def peers(
+    folder: Path, device: torch.device, batch: int, temporary: Path
+) -> dict[str, Callable[[], Embed]]:
     """Builders of the installed peers, with the same weights, in bfloat16 on CUDA."""
     found: dict[str, Callable[[], Embed]] = {}
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    for name, package, make in (
-        ("sentence-transformers", "sentence_transformers", sentence_transformers_arm),
-        ("transformers", "transformers", transformers_arm),
-    ):
+    arms = {
+        "sentence-transformers": sentence_transformers_arm,
+        "transformers": transformers_arm,
+    }
+    for name, package in LIBRARIES.items():
         if importlib.util.find_spec(package) is None:
             print(f"{name} is not installed: left out")
         else:
-            found[name] = partial(make, folder, device, dtype, batch)
+            found[name] = partial(arms[name], folder, device, dtype, batch)
+    for name, (format_name, int8) in ENGINES.items() if device.type == "cpu" else ():
+        try:
+            refuse_missing_packages(format_name)
+        except UserError as error:
+            print(f"{name}: {error.what}: left out")
+        else:
+            output = temporary / name.replace(", ", "-")
+            found[name] = partial(engine_arm, folder, output, format_name, int8, batch)
     return found
 
 
@@ -339,11 +375,9 @@ def transformers_arm(
 
     def embed(texts: Sequence[str]) -> FloatArray:
         ids = tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
-        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         vectors = np.empty((len(ids), model.config.hidden_size), np.float32)
         with torch.inference_mode():
-            for first in range(0, len(order), batch_size):
-                some = order[first : first + batch_size]
+            for some in batches_by_length(ids, batch_size):
                 batch = tokenizer.pad({"input_ids": [ids[i] for i in some]}, return_tensors="pt")
                 batch = batch.to(device)
                 states = model(**batch).last_hidden_state.float()
@@ -352,6 +386,42 @@ def transformers_arm(
         return vectors
 
     return embed
+
+
+def engine_arm(
+    folder: Path, output: Path, format_name: Format, int8: bool, batch_size: int
+) -> Embed:
+    """The exported encoder in ONNX Runtime or OpenVINO, on the batches of `transformers_arm`."""
+    config, model, tokenizer = load_model_folder(folder)
+    encoder = output.with_name(f"{output.name}-encoder")  # without heads, and so of vectors
+    save_model_folder(encoder, Bert(model.encoder, {}), tokenizer)
+    for _ in write_portable(encoder, output, format_name, int8=int8):
+        pass
+    graph = open_graph(format_name, output)
+    tokenizer.enable_truncation(config.max_position_embeddings)
+
+    def embed(texts: Sequence[str]) -> FloatArray:
+        ids = [row.ids for row in tokenizer.encode_batch(list(texts))]
+        vectors = np.empty((len(ids), config.hidden_size), np.float32)
+        for some in batches_by_length(ids, batch_size):
+            input_ids = np.full((len(some), len(ids[some[0]])), config.pad_token_id)
+            mask = np.zeros_like(input_ids)
+            for row, number in enumerate(some):
+                input_ids[row, : len(ids[number])] = ids[number]
+                mask[row, : len(ids[number])] = 1
+            given = (input_ids, mask, np.zeros_like(input_ids))
+            states = graph(dict(zip(INPUTS, given, strict=True)))["last_hidden_state"]
+            real = mask[:, :, None].astype(np.float32)
+            vectors[some] = (states * real).sum(1) / real.sum(1)
+        return vectors
+
+    return embed
+
+
+def batches_by_length(ids: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
+    """The numbers of texts, in batches of similar lengths, longest first."""
+    order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+    return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from typing import Any, Literal
 import psutil
 import yaml
 
+from workflows.portable.settings import Format
+
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 300
 _POLL_SECONDS = 0.05
@@ -195,6 +197,13 @@ def free_port() -> int:
 NAME = "classifier"
 UVICORN, RAY_SERVE = "ours, uvicorn", "ours, Ray Serve"
 INT8 = f"{UVICORN}, int8"
+EXPORTED: dict[str, tuple[Format, bool]] = {
+    "onnxruntime": ("onnx", False),
+    "onnxruntime, int8": ("onnx", True),
+    "openvino": ("openvino", False),
+    "openvino, int8": ("openvino", True),
+}
+"""Peers that serve a folder of workflows/export.py: its format, and whether it is in int8."""
 ONE_ENCODER, TWO_ENCODERS = "one encoder", "two encoders"
 BOTH = ("search", "reranker")
 """The models of a server of the route `shared`, and their folders."""
@@ -207,6 +216,7 @@ RAY_VARIABLES = {
 """Those of infra/ray-serve.env, and its own cluster."""
 
 _TORCH = ("transformers", "torch>=2.11,<2.14")
+_GRAPH = ("fastapi", "uvicorn", "numpy", "tokenizers")
 _INFINITY = (
     *("infinity-emb[server,torch]==0.0.77", "torch>=2.11,<2.14"),
     # Needed by its last version, of 2025.
@@ -233,6 +243,10 @@ def kinds(route: Route = "classify") -> dict[str, Kind]:
         _peer("litserve", "/predict", ("litserve", *_TORCH), _inputs, _scores),
         _peer("mlflow", "/invocations", ("mlflow", "psutil", *_TORCH), _row, _scores_of_mlflow),
         _peer("infinity", "/classify", _INFINITY, _input, _scores_of_infinity),
+        *(
+            _peer(name, "/classify", (*_GRAPH, name.partition(",")[0]), _inputs, _scores)
+            for name in EXPORTED
+        ),
     ]
     return {kind.name: kind for kind in (*ours, *peers)}
 

@@ -27,6 +27,7 @@ from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, write_results
 from benchmarks.servers import (
     BOTH,
+    EXPORTED,
     INT8,
     ONE_ENCODER,
     RAY_SERVE,
@@ -51,6 +52,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.reranking import Candidates, Reranking
 from bert_core.tasks.task import Task, add_task_head
 from bert_core.tasks.text_embedding import TextEmbedding
+from workflows.portable.folder import write_portable
 
 TEXTS = 256
 CELLS = {"20": (20, 20), "128": (128, 128), "10-200": (10, 200)}
@@ -61,7 +63,7 @@ RERANK_TOKENS, RERANK_PASSAGES, RERANK_CLIENTS = (20, 128), (10, 100), (1, 4)
 """Tokens of a query with a passage, passages of a request, and clients."""
 RERANK_REQUESTS = 32
 _QUERY_TOKENS = 10
-TOLERANCE = {INT8: 0.05}
+TOLERANCE = {INT8: 0.05, "onnxruntime, int8": 0.05, "openvino, int8": 0.05}
 """Allowed difference from the offline predictor's score, by default `ROUNDING`."""
 ROUNDING = 1e-4
 _LABELS = ("negative", "positive")
@@ -136,6 +138,9 @@ def main() -> None:
 def classification(options: argparse.Namespace, work: Path) -> Workload:
     """A classifier, asked about one text at a time."""
     folders = write_classifiers(options.model, work)
+    for name in EXPORTED:
+        if name in (options.servers or EXPORTED):
+            folders[name] = export_classifier(folders[UVICORN], name, work)
     texts = draw_texts(options.text, load_model_folder(folders[UVICORN])[2])
     cells = {
         f"{cell} tokens, {_counted(clients, 'client')}": (texts[cell], clients)
@@ -207,6 +212,16 @@ def write_classifiers(encoder: Path, work: Path) -> dict[str, Path]:
     return write_models(
         encoder, work, "classification", Classification(labels=_LABELS, max_length=256)
     )
+
+
+def export_classifier(folder: Path, name: str, work: Path) -> Path:
+    """Writes the graph of a classifier for the peer `name`; returns its folder."""
+    output = work / f"classification-{name.replace(', ', '-')}"
+    shutil.rmtree(output, ignore_errors=True)
+    format_name, int8 = EXPORTED[name]
+    for line in write_portable(folder, output, format_name, int8=int8):
+        print(f"{name}: {line}", flush=True)
+    return output
 
 
 def write_models(encoder: Path, work: Path, name: str, task: Task) -> dict[str, Path]:
@@ -326,16 +341,20 @@ def figures(turns: Sequence[tuple[Turn, float]]) -> dict[str, Any]:
 
 
 def ratios(cell: Mapping[str, Any], known: Mapping[str, Kind]) -> dict[str, float]:
-    """CPU time of each of our servers relative to the best peer, the median over rounds."""
-    peers = [cell[name]["cpu_ms_of_rounds"] for name in cell if known[name].is_peer]
-    best = [min(each) for each in zip(*peers, strict=True)]
-    return {
-        name: statistics.median(
-            mine / theirs for mine, theirs in zip(cell[name]["cpu_ms_of_rounds"], best, strict=True)
-        )
-        for name in (UVICORN, INT8, RAY_SERVE)
-        if name in cell and best
-    }
+    """CPU time of each of our servers relative to the best peer, the median over rounds.
+
+    In int8 to the best peer in int8, if there is one.
+    """
+    found = {}
+    for name in (each for each in (UVICORN, INT8, RAY_SERVE) if each in cell):
+        peers = [each for each in cell if known[each].is_peer]
+        alike = [each for each in peers if each.endswith("int8") == name.endswith("int8")]
+        rounds = [cell[each]["cpu_ms_of_rounds"] for each in alike or peers]
+        best = [min(each) for each in zip(*rounds, strict=True)]
+        if best:
+            both = zip(cell[name]["cpu_ms_of_rounds"], best, strict=True)
+            found[name] = statistics.median(mine / theirs for mine, theirs in both)
+    return found
 
 
 def print_cell(cell: Mapping[str, Any]) -> None:

@@ -124,7 +124,7 @@ def save_model_folder(
         save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file for its owner alone; a server may run as somebody else.
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
-        _write_tokenizer(written, tokenizer, model.config)
+        write_tokenizer(written, tokenizer, model.config)
         (written / "README.md").write_text(card, encoding="utf-8")
         others = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
         for name, content in others.items():
@@ -293,8 +293,8 @@ def _weights(model: Bert) -> dict[str, Tensor]:
     }
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """Writes the tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take."""
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
+    """Writes a tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take."""
     save_tokenizer(tokenizer, folder / "tokenizer.json")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     words = sorted(vocabulary, key=lambda word: vocabulary[word])

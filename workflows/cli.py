@@ -44,6 +44,7 @@ STAGES = {
     },
     "Operating": {
         "quantize": "Write an int8 copy of a model and measure the loss",
+        "export": "Write a model as a graph for ONNX Runtime or OpenVINO",
         "promote": "Promote a registered version to champion, or roll back",
         "registry": "Print the lineage of a registered version",
         "completion": "Print the completion script of bash, zsh or fish",

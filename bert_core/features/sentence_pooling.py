@@ -61,8 +61,11 @@ class Dense:
     def __call__(self, vectors: FloatArray) -> FloatArray:
         """Maps vectors [N, D] to others, of as many dimensions as the weight has rows."""
         with torch.inference_mode():
-            mapped = F.linear(torch.from_numpy(vectors), self.weight, self.bias)
-            return _ACTIVATIONS[self.activation](mapped).numpy()
+            return self.map(torch.from_numpy(vectors)).numpy()
+
+    def map(self, vectors: Tensor) -> Tensor:
+        """As a call, of tensors."""
+        return _ACTIVATIONS[self.activation](F.linear(vectors, self.weight, self.bias))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from shlex import quote, split
 
 import numpy as np
 import pytest
@@ -27,14 +28,14 @@ def command(tmp_path, monkeypatch):
             f"benchmark --sentences {data} --paragraphs {tmp_path / 'paragraphs.txt'}"
             f" --model {encoder} --texts 12 --rounds 3 {more}"
         )
-        monkeypatch.setattr(sys, "argv", line.split())
+        monkeypatch.setattr(sys, "argv", split(line))
 
     return give
 
 
 def test_ours_beside_both_peers(command, tmp_path, capsys):
     path = tmp_path / "results.json"
-    command(f"--json {path} --max_tokens 700")
+    command(f"--json {path} --max_tokens 700 --peers sentence-transformers transformers")
     features.main()
     results = json.loads(path.read_text())
     assert list(results["arms"]) == ["ours", "sentence-transformers", "transformers"]
@@ -53,6 +54,20 @@ def test_ours_beside_both_peers(command, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
+def test_exported_graphs_are_peers(command, tmp_path):
+    path = tmp_path / "results.json"
+    command(f"--json {path} --peers")
+    features.main()
+    assert list(json.loads(path.read_text())["arms"]) == ["ours"]
+    command(f"--json {path} --peers {' '.join(map(quote, features.ENGINES))}")
+    assert features.main() == 0
+    results = json.loads(path.read_text())
+    assert list(results["arms"]) == ["ours", *features.ENGINES]
+    assert results["ratios"].keys() == features.ENGINES.keys()
+    assert results["largest_difference"] < 1e-5  # those in int8 differ by more
+
+
 def test_vectors_that_differ_are_no_benchmark(command, monkeypatch):
     command()
     wrong = {"peer": lambda: lambda texts: np.ones((len(texts), 32), np.float32)}
@@ -63,7 +78,7 @@ def test_vectors_that_differ_are_no_benchmark(command, monkeypatch):
 
 def test_a_peer_that_fails_costs_no_other_its_figures(command, monkeypatch, tmp_path):
     path = tmp_path / "results.json"
-    command(f"--json {path}")
+    command(f"--json {path} --peers sentence-transformers transformers")
     monkeypatch.setattr(features, "sentence_transformers_arm", lambda *_: 1 / 0)
     assert features.main() == 1
     results = json.loads(path.read_text())
@@ -72,7 +87,7 @@ def test_a_peer_that_fails_costs_no_other_its_figures(command, monkeypatch, tmp_
 
 
 def test_a_peer_that_is_not_installed_is_left_out(command, monkeypatch, capsys):
-    command("--size tiny")
+    command("--size tiny --peers sentence-transformers transformers")
     monkeypatch.setattr(features.importlib.util, "find_spec", lambda _: None)
     features.main()
     out = capsys.readouterr().out

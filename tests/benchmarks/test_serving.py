@@ -67,6 +67,31 @@ def test_ours_beside_a_peer(command, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_exported_graphs_are_peers(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "CELLS", {"20": (20, 20)})
+    for name in served.EXPORTED:
+        stand_in_for_environment(kinds()[name], tmp_path / "work")
+    path = command("--servers", UVICORN, *served.EXPORTED, "--seconds", "0.3", "--rounds", "1")
+    serving.main()
+    cells = json.loads(path.read_text())["cells"]
+    for cell in cells.values():
+        assert [*cell] == [UVICORN, *served.EXPORTED]
+        assert all(each["requests"] > 0 and each["cpu_ms"] > 0 for each in cell.values())
+
+
+def test_a_model_in_int8_is_compared_with_peers_in_int8():
+    cell = {
+        UVICORN: {"cpu_ms_of_rounds": [2.0]},
+        INT8: {"cpu_ms_of_rounds": [1.0]},
+        "pipeline": {"cpu_ms_of_rounds": [8.0]},
+        "onnxruntime": {"cpu_ms_of_rounds": [4.0]},
+    }
+    assert serving.ratios(cell, kinds()) == {UVICORN: 0.5, INT8: 0.25}
+    cell["openvino, int8"] = {"cpu_ms_of_rounds": [2.0]}
+    assert serving.ratios(cell, kinds()) == {UVICORN: 0.5, INT8: 0.5}
+
+
+@pytest.mark.slow
 def test_our_ranking_beside_a_peer(command, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "RERANK_TOKENS", (14,))
     monkeypatch.setattr(serving, "RERANK_PASSAGES", (3,))

@@ -27,6 +27,7 @@ from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.mine_negatives import MineSettings
 from workflows.paper.suite_settings import PicturesSettings, Table7Settings
+from workflows.portable.settings import ExportSettings
 from workflows.prepare import PrepareSettings
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.promotion.decision import HistorySettings, PromoteSettings, RollbackSettings
@@ -48,6 +49,7 @@ SETTINGS = {
     "extract": ExtractSettings,
     "demo": DemoSettings,
     "quantize": QuantizeSettings,
+    "export": ExportSettings,
     "promote": PromoteSettings,
     "promote rollback": RollbackSettings,
     "promote history": HistorySettings,

@@ -1,0 +1,1 @@
+"""A model folder to a graph for other programs, compared with the model."""

@@ -1,0 +1,53 @@
+"""The settings of exporting a model, each with its unit."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from bert_core.command_help import Example, Guide
+from workflows.settings import CommandLineSettings, default_storage
+
+Format = Literal["onnx", "openvino"]
+
+
+class ExportSettings(CommandLineSettings):
+    """Writes a model as a graph for ONNX Runtime or OpenVINO, with tokenizer and labels.
+
+    The graph's outputs are compared with the model's before the folder appears.
+    """
+
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "a model folder, for ONNX Runtime",
+                "--model runs/mrpc/model --output mrpc-onnx",
+            ),
+            Example(
+                "a registered version, in int8",
+                "--model models:/mrpc@champion --int8 --output mrpc-onnx-int8",
+            ),
+            Example(
+                "an embedding model, for OpenVINO",
+                "--model models:/search/2 --format openvino --output search-openvino",
+            ),
+        ),
+        common=("model", "format", "int8", "output", "storage", "tracking_uri"),
+    )
+
+    model: str = Field(description="model in float32: a folder, models:/NAME@ALIAS, or a run name")
+    format: Format = Field(
+        default="onnx", description="onnx writes model.onnx, openvino openvino_model.xml and .bin"
+    )
+    int8: bool = Field(
+        default=False,
+        description="write weights in 8-bit integers, and report how many decisions stay the same",
+    )
+    output: Path = Field(description="the folder to write; must not exist")
+    storage: str = Field(
+        default_factory=default_storage,
+        description="folder of runs and of the MLflow store",
+    )
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow tracking URI; by default the store under --storage"
+    )
