@@ -134,7 +134,7 @@ def initial_model(
     )
 
 
-def _loss(settings: PretrainSettings, device: torch.device, teacher: Path | None) -> Any:  # noqa: ANN401 - compiled or not
+def _loss(settings: PretrainSettings, device: torch.device, teacher: Path | None = None) -> Any:  # noqa: ANN401 - compiled or not
     if teacher is not None:
         _, model, _ = load_model_folder(teacher)
         model = model.to(device).eval().requires_grad_(False)
