@@ -402,7 +402,13 @@ CHARACTER = 0.62  # width of one, as a share of the font size
 _ON_LIGHT, _ON_DARK = "#1f2936", "#fffffe"  # no theme colors: cells look the same in dark mode
 
 
-def confusion_drawing(matrix: error_analysis.ConfusionMatrix, title: str = "") -> "Drawing":
+def confusion_drawing(
+    matrix: error_analysis.ConfusionMatrix,
+    title: str = "",
+    *,
+    rows: str = "right answer",
+    columns: str = "predicted",
+) -> "Drawing":
     """Draws a confusion matrix, the larger the more classes it has.
 
     Colors are shares of a row, so that rare classes can be seen; numbers are counts.
@@ -425,8 +431,8 @@ def confusion_drawing(matrix: error_analysis.ConfusionMatrix, title: str = "") -
         _write_counts(axes, matrix, shares, cell)
     axes.set_xticks(range(num), names, rotation=90 if is_wide else 0, fontsize=font)
     axes.set_yticks(range(num), names, fontsize=font)
-    axes.set_xlabel("predicted", color=INK)
-    axes.set_ylabel("right answer", color=INK)
+    axes.set_xlabel(columns, color=INK)
+    axes.set_ylabel(rows, color=INK)
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=INK, length=0)
     height = min(1.0, 3 / side)

@@ -57,7 +57,7 @@ class FinetuningJob:
     def _sources(self) -> dict[str, str | None]:
         """Where workers find the data, wherever they run; of test they need to know nothing."""
         settings = self.settings
-        given = {name: getattr(settings, name) for name in ("data", "train", "dev")}
+        given = {name: getattr(settings, name) for name in ("data", "train", "dev", "exclude")}
         return {"test": None} | {name: str(located(path)) for name, path in given.items() if path}
 
     @property
