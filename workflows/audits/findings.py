@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.task import Task, softmax
 from bert_core.text.rng import IntArray
 from workflows.finetuning.exclusion import TEXTS, WHERE, as_cell, place_of
-from workflows.sweeps.folds import OutOfFold, kept_outputs
-
-if TYPE_CHECKING:
-    from workflows.sweeps.sweep import PlannedTrial
+from workflows.sweeps.folds import FoldRun, OutOfFold, kept_outputs
 
 SUSPECTS, RANKING = "suspects", "ranking"
 """Files among the artifacts: the suspects as .csv and .jsonl, and every example as .jsonl."""
@@ -141,7 +138,7 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: Path) -> None:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def audit_findings(found: OutOfFold, trials: "Sequence[PlannedTrial]") -> AuditFindings:
+def audit_findings(found: OutOfFold, trials: Sequence[FoldRun]) -> AuditFindings:
     """Judges every training example; `trials` are those of the folds, in the order of `found`."""
     task = found.task
     if not isinstance(task, Classification):
@@ -212,9 +209,7 @@ def _scores(found: OutOfFold, task: Task) -> FloatArray:
     return np.array([[each[name] for name in task.labels] for each in scores], dtype=np.float64)
 
 
-def _of_words(
-    found: OutOfFold, trials: "Sequence[PlannedTrial]"
-) -> tuple[LabelErrors, list[Judgement]]:
+def _of_words(found: OutOfFold, trials: Sequence[FoldRun]) -> tuple[LabelErrors, list[Judgement]]:
     """Words without a token, and those that were truncated, are not judged."""
     names = found.task.labels
     labels: list[IntArray] = []

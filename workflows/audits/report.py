@@ -237,7 +237,7 @@ def noise_figure(findings: AuditFindings) -> Figure:
     matrix = ConfusionMatrix(tuple(map(one_line, findings.task.labels)), counts)
     caption = f"{findings.unit.capitalize()}s by given and likely label, estimated."
     return inline_figure(
-        confusion_drawing(matrix, rows="given label", columns="likely label"),
+        confusion_drawing(matrix, sides=("given label", "likely label")),
         NOISE,
         caption=caption,
         alt=caption,

@@ -395,6 +395,7 @@ def _as_json(report: EvaluationReport) -> dict[str, Any]:
     return described
 
 
+SIDES = ("right answer", "predicted")  # rows and columns
 MOST_NUMBERED = 40  # classes; with more the cells are too small for numbers
 LONGEST_NAME = 30  # characters of a class name
 POINTS = 72  # per inch
@@ -403,11 +404,7 @@ _ON_LIGHT, _ON_DARK = "#1f2936", "#fffffe"  # no theme colors: cells look the sa
 
 
 def confusion_drawing(
-    matrix: error_analysis.ConfusionMatrix,
-    title: str = "",
-    *,
-    rows: str = "right answer",
-    columns: str = "predicted",
+    matrix: error_analysis.ConfusionMatrix, title: str = "", sides: Sequence[str] = SIDES
 ) -> "Drawing":
     """Draws a confusion matrix, the larger the more classes it has.
 
@@ -431,8 +428,8 @@ def confusion_drawing(
         _write_counts(axes, matrix, shares, cell)
     axes.set_xticks(range(num), names, rotation=90 if is_wide else 0, fontsize=font)
     axes.set_yticks(range(num), names, fontsize=font)
-    axes.set_xlabel(columns, color=INK)
-    axes.set_ylabel(rows, color=INK)
+    axes.set_xlabel(sides[1], color=INK)
+    axes.set_ylabel(sides[0], color=INK)
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=INK, length=0)
     height = min(1.0, 3 / side)

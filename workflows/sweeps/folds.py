@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.numpy import load_file
 
@@ -15,11 +15,11 @@ from bert_core.evaluation.outcomes import prediction_records, write_predictions
 from bert_core.strict_files import parse_json
 from bert_core.tasks.task import FloatArray, Task
 from workflows.evaluation.report import evaluation_report, write_report
+from workflows.finetuning.job import FinetuningJob
 from workflows.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from bert_core.training.checkpoint import CheckpointInfo
-    from workflows.sweeps.sweep import PlannedTrial
 
 OUT_OF_FOLD = "out_of_fold"
 """The report among a sweep's artifacts, and with .jsonl the predictions, there and in each run."""
@@ -95,7 +95,14 @@ class OutOfFold:
         return path
 
 
-def out_of_fold(trials: "Sequence[PlannedTrial]") -> OutOfFold:
+class FoldRun(Protocol):
+    """A finished run whose dev set is a fold."""
+
+    job: FinetuningJob
+    fold: int | None
+
+
+def out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
     """The predictions of finished trials of one point, one for each fold, in their order."""
     examples, predictions, folds = [], [], []
     for trial in trials:
