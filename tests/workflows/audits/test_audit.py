@@ -12,7 +12,7 @@ from audit_runs import (
     write_several,
     write_wrong_tags,
 )
-from finetuning_runs import arguments, write_encoder, write_task
+from finetuning_runs import arguments, finetune_here, write_encoder, write_task
 
 from bert_core.errors import UserError
 from bert_core.tasks.tables import read_table
@@ -21,6 +21,8 @@ from workflows.audit import main
 from workflows.audits.run import is_reported, judge, refuse_unjudged
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import read_task_data
+from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.sweeps.folds import kept_outputs, kept_predictions
 
 LINES = ("suspects.csv", "suspects.jsonl", "ranking.jsonl")
 
@@ -158,11 +160,24 @@ def test_tags_of_words(tmp_path):
     for row in rows:
         assert row["token"] == row["text"].split()[int(row["word"]) - 1]
         assert (row["token"], row["label"], row["suggested_label"]) == ("keli", "O", "B-TWO")
+    with opened_audit(tmp_path, "--no-retrain", task="tagging", epochs=8) as (_, _, sweep):
+        for trial in sweep.trials:  # what was kept of each word is what the tags were made of
+            dev, run = trial.job.data.dev, trial.job.folder
+            kept = trial.job.data.task.decode(kept_outputs(run), dev.rows, dev.examples)
+            assert kept == kept_predictions(run)
     sentences = {row["where"] for row in rows}
     data = learned(tmp_path, folder / "suspects.csv", task="tagging")
     assert data.train.rows.tally["excluded"] == len(sentences)
     assert len(ranking) == len({each["where"] for each in ranking}) == 160
     assert {each["where"] for each in ranking if each["suspect"]} == sentences
+
+
+def test_a_run_that_is_no_fold_keeps_no_outputs(tmp_path):
+    write_wrong_tags(tmp_path / "data")
+    write_encoder(tmp_path / "encoder")
+    run, _, _ = finetune_here(tmp_path, task="tagging", epochs=1)
+    files = {path.name for path in run.folder.path.rglob("best*")}
+    assert files == {BEST_WEIGHTS, BEST_PREDICTIONS}
 
 
 @pytest.mark.parametrize(
