@@ -34,6 +34,7 @@ STAGES = {
     },
     "Measuring": {
         "evaluate": "Measure a model on labelled data, with 95 % intervals",
+        "audit": "Find label errors in training data, and what they cost",
         "reproduce": "Repeat a finished run and compare every figure",
     },
     "Using": {
@@ -61,7 +62,7 @@ OTHER_HELP = {
     "registry": ["lineage"],
 }
 """Arguments with which the help of a verb lists other options."""
-FINETUNING = ("finetune", "tune")
+FINETUNING = ("finetune", "tune", "audit")
 """Verbs whose options depend on --task, and whose presets are files without names."""
 
 

@@ -19,7 +19,7 @@ from bert_core.command_help import (
 )
 from bert_core.errors import UserError
 from serving.settings import parse_arguments
-from workflows import cli, finetune, tune
+from workflows import audit, cli, finetune, tune
 from workflows.ablations.settings import parse as parse_ablation
 from workflows.demo import DemoSettings
 from workflows.evaluation.settings import EvaluateSettings
@@ -56,6 +56,7 @@ SETTINGS = {
     "registry lineage": LineageSettings,
 }
 PARSERS = {
+    "audit": audit.parse,
     "finetune": finetune.parse,
     "tune": tune.parse,
     "ablate": parse_ablation,

@@ -29,10 +29,13 @@ MOST_NUMBERED = 40  # classes; with more the cells are too small for numbers
 LONGEST_NAME = 30  # characters of a class name
 POINTS = 72  # per inch
 CHARACTER = 0.62  # width of one, as a share of the font size
+SIDES = ("right answer", "predicted")  # rows and columns
 _ON_LIGHT, _ON_DARK = "#1f2936", "#fffffe"  # no theme colors: cells look the same in dark mode
 
 
-def confusion_drawing(matrix: error_analysis.ConfusionMatrix, title: str = "") -> "Drawing":
+def confusion_drawing(
+    matrix: error_analysis.ConfusionMatrix, title: str = "", sides: Sequence[str] = SIDES
+) -> "Drawing":
     """Draws a confusion matrix, the larger the more classes it has.
 
     Colors are shares of a row, so that rare classes can be seen; numbers are counts.
@@ -55,8 +58,8 @@ def confusion_drawing(matrix: error_analysis.ConfusionMatrix, title: str = "") -
         _write_counts(axes, matrix, shares, cell)
     axes.set_xticks(range(num), names, rotation=90 if is_wide else 0, fontsize=font)
     axes.set_yticks(range(num), names, fontsize=font)
-    axes.set_xlabel("predicted", color=INK)
-    axes.set_ylabel("right answer", color=INK)
+    axes.set_xlabel(sides[1], color=INK)
+    axes.set_ylabel(sides[0], color=INK)
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=INK, length=0)
     height = min(1.0, 3 / side)

@@ -20,6 +20,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tasks.text_embedding import TextEmbedding
+from workflows.finetuning.exclusion import excluded
 from workflows.finetuning.settings import FinetuneSettings, TaskRunSettings
 from workflows.finetuning.splits import Division, Overlap, overlap
 from workflows.finetuning.unlabelled import refuse_other_choices, unlabelled_examples
@@ -100,7 +101,11 @@ def located(data: str) -> str | Path:
     return data if "://" in data else Path(data).expanduser().absolute()
 
 
-def answered_examples(task: Task, data: str, split: str) -> tuple[Sequence[Any], dict[str, int]]:
+AnsweredExamples = tuple[Sequence[Any], dict[str, int]]
+"""Examples with answers, and how many others there were, by the reason."""
+
+
+def answered_examples(task: Task, data: str, split: str) -> AnsweredExamples:
     """The examples of a split that have an answer, and how many have none, by the reason.
 
     What a model learns from, and what it is measured on. Raises `TaskDataError` where none has one.
@@ -147,12 +152,16 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         from bert_core.tasks.label_loss import check_weights  # loads torch
 
         check_weights(weights, task.labels)
+    if settings.split is not None and settings.folds is not None:
+        train = without_held_out(settings, task, train)
     division = division_of(settings)
     if division is None:
         splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
     else:
         own, dev = division.divide(task, train[0], settings.source("train"))
         splits = {"train": (own, train[1]), "dev": (dev, {})}
+    if settings.exclude is not None:
+        splits["train"] = without_excluded(task, settings.exclude, train[0], splits["train"])
     if settings.test is not None:
         splits["test"] = answered_examples(task, settings.test, "test")
     read = {}
@@ -183,14 +192,36 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
 def division_of(settings: TaskRunSettings) -> Division | None:
     """How the training examples are divided; raises `UserError` where no fold is named."""
     others = {"group_by": settings.group_by, "seed": settings.split_seed}
-    if settings.split is not None:
-        return Division((settings.split, 1 - settings.split), **others)
     if settings.folds is None:
-        return None
+        share = settings.split
+        return None if share is None else Division((share, 1 - share), **others)
     if settings.fold is None:
         remedy = "add --fold 0, or train on all of them: tune.py --folds"
         raise UserError("which fold is dev?", f"--folds {settings.folds}", remedy)
     return Division((1 / settings.folds,) * settings.folds, settings.fold, **others)
+
+
+def without_held_out(
+    settings: TaskRunSettings, task: Task, train: AnsweredExamples
+) -> AnsweredExamples:
+    """The training examples without those that --split takes as dev, which no fold has then."""
+    held_out = division_of(settings.model_copy(update={"folds": None}))
+    assert held_out is not None
+    return held_out.divide(task, train[0], settings.source("train"))[0], train[1]
+
+
+def without_excluded(
+    task: Task, file: str, known: Sequence[Any], train: AnsweredExamples
+) -> AnsweredExamples:
+    """Train without the examples that a file names, among all that are `known`.
+
+    Raises `UserError` where it names other ones, or all.
+    """
+    names = {id(known[number]) for number in excluded(task, file, known)}
+    kept = [example for example in train[0] if id(example) not in names]
+    if not kept:
+        raise TaskDataError("nothing is left to learn from", file, "exclude less")
+    return kept, train[1] | {"excluded": len(train[0]) - len(kept)}
 
 
 def refuse_one_file(settings: TaskRunSettings) -> None:

@@ -62,7 +62,7 @@ class FinetuningJob:
     def _sources(self) -> dict[str, Any]:
         """Where workers find the data, wherever they run; of test they need to know nothing."""
         settings = self.settings
-        given = {name: getattr(settings, name) for name in ("data", "train", "dev")}
+        given = {name: getattr(settings, name) for name in ("data", "train", "dev", "exclude")}
         places = {name: str(located(path)) for name, path in given.items() if path}
         unlabelled = getattr(settings, "unlabelled", ())
         others = {"unlabelled": [str(located(path)) for path in unlabelled]} if unlabelled else {}

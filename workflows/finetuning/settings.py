@@ -34,7 +34,7 @@ from workflows.training.run_settings import (
 
 Approach = Literal["finetune", "features"]
 
-DATA_FIELDS = ("data", "train", "dev", "test")
+DATA_FIELDS = ("data", "train", "dev", "test", "exclude")
 """The settings that say where data are; what is in them decides a run, not where it is."""
 DIVISION_FIELDS = ("split", "folds", "fold", "group_by", "split_seed")
 """The settings that divide the training examples; the examples that come out decide a run."""
@@ -126,12 +126,17 @@ class TaskRunSettings(RunSettings):
         default=None,
         description="file of test: the best epoch's model is measured on it once, at the end",
     )
+    exclude: str | None = Field(
+        default=None,
+        description="file of training examples to leave out, CSV or JSONL with where and text, such"
+        " as suspects.csv of an audit",
+    )
     split: float | None = Field(
         default=None,
         gt=0,
         lt=1,
         description="share of the training examples to take as dev, every label alike; a file of"
-        " dev is not read",
+        " dev is not read; with --folds it is in no fold",
     )
     folds: int | None = Field(
         default=None,
@@ -187,8 +192,6 @@ class TaskRunSettings(RunSettings):
         if self.division_given and self.options.divides_itself:
             what = f"--task {self.task} divides its file itself"
             raise UserError(what, self.division_given, "leave it out")
-        if self.split is not None and self.folds is not None:
-            raise UserError("one of --split and --folds", "--split", "leave one of them out")
         if self.fold is not None and self.fold >= (self.folds or 0):
             last = f"a number below {self.folds}" if self.folds else "--folds 5, too"
             raise UserError("no such fold", f"--fold {self.fold}", f"give {last}")

@@ -34,6 +34,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSour
 from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.metrics import less_is_better
 from bert_core.tasks.outputs import compute_all_outputs
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.layers import decayed_groups, draw_anew, freeze
@@ -54,7 +55,7 @@ from workflows.training.run import Backend, RunParts, backend_of
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
 BEST_OUTPUTS = "best_outputs.safetensors"
-"""The head's answers to dev in the best epoch, beside them, where decisions are to be tuned."""
+"""The head's answers to dev in the best epoch, beside them, where somebody is to read them."""
 
 
 def open_finetuning(
@@ -163,10 +164,7 @@ def finetuning_parts(
         out_of_memory_remedy=(
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
         ),
-        kept_files=(
-            *(BEST_WEIGHTS, BEST_PREDICTIONS),
-            *([BEST_OUTPUTS] if settings.decisions.changed else []),
-        ),
+        kept_files=evaluation.kept_files,
     )
 
 
@@ -329,6 +327,15 @@ class DevEvaluation:
         self._worker = worker
         self._dtype = backend.autocast_dtype
         self._folder = folder
+        # Decisions are tuned on them; of words the predictions have tags alone.
+        is_of_words = settings.fold is not None and isinstance(task, Tagging)
+        self._keeps_outputs = bool(settings.decisions.changed) or is_of_words
+
+    @property
+    def kept_files(self) -> tuple[str, ...]:
+        """What is written of the best epoch."""
+        outputs = (BEST_OUTPUTS,) if self._keeps_outputs else ()
+        return (BEST_WEIGHTS, BEST_PREDICTIONS, *outputs)
 
     @property
     def summary(self) -> str:
@@ -399,12 +406,12 @@ class DevEvaluation:
                 "figures": figures,
             }
             write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
+            if self._keeps_outputs:
+                answers = {"outputs": torch.from_numpy(outputs)}
+                write_weights(self._folder / BEST_OUTPUTS, answers)
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
             with atomic_write(self._folder / BEST_PREDICTIONS) as beside:
                 beside.write_text(lines)
-            if self._settings.decisions.changed:
-                answers = {"outputs": torch.from_numpy(outputs)}
-                write_weights(self._folder / BEST_OUTPUTS, answers)
 
 
 def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:

@@ -4,31 +4,60 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from safetensors.numpy import load_file
 
 from bert_core.disk import atomic_write
+from bert_core.errors import UserError
 from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.evaluation.outcomes import prediction_records, write_predictions
 from bert_core.strict_files import parse_json
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import FloatArray, Task
 from workflows.evaluation.report import evaluation_report, write_report
+from workflows.finetuning.job import FinetuningJob
 from workflows.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from bert_core.training.checkpoint import CheckpointInfo
-    from workflows.sweeps.sweep import PlannedTrial
 
 OUT_OF_FOLD = "out_of_fold"
 """The report among a sweep's artifacts, and with .jsonl the predictions, there and in each run."""
-_FILE = f"{OUT_OF_FOLD}.jsonl"
+_FILE, _OUTPUTS = f"{OUT_OF_FOLD}.jsonl", f"{OUT_OF_FOLD}.safetensors"
 
 
 def keep_predictions(folder: RunFolder, checkpoint: "CheckpointInfo") -> None:
-    """Keeps what the best epoch predicted for its fold, when the checkpoint is gone."""
-    from workflows.finetuning.worker import BEST_PREDICTIONS  # loads torch
+    """Keeps what the best epoch predicted for its dev set, when the checkpoint is gone."""
+    from workflows.finetuning.worker import BEST_OUTPUTS, BEST_PREDICTIONS  # loads torch
 
-    with atomic_write(folder.path / _FILE) as beside:
-        shutil.copyfile(checkpoint.files[BEST_PREDICTIONS], beside)
+    for name, file in ((BEST_OUTPUTS, _OUTPUTS), (BEST_PREDICTIONS, _FILE)):
+        if name in checkpoint.files:
+            with atomic_write(folder.path / file) as beside:
+                shutil.copyfile(checkpoint.files[name], beside)
+
+
+def has_predictions(folder: RunFolder) -> bool:
+    """Whether a run's predictions are kept."""
+    return (folder.path / _FILE).is_file()
+
+
+def kept_predictions(folder: RunFolder) -> list[dict[str, Any]]:
+    """What `keep_predictions` kept, in the order of the examples of dev."""
+    path = folder.path / _FILE
+    with path.open("rb") as file:
+        return [parse_json(line, str(path), allow_nan=True) for line in file]
+
+
+def kept_outputs(folder: RunFolder) -> FloatArray:
+    """What the head of a tagging run said at the places of dev, [P, L].
+
+    Raises `UserError` where an older version trained it, which kept no outputs.
+    """
+    path = folder.path / _OUTPUTS
+    if not path.is_file():
+        what = "a run of tags without its outputs, of an older version"
+        raise UserError(what, str(path), "give --fresh to train the folds again")
+    return load_file(path)["outputs"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +95,19 @@ class OutOfFold:
         return path
 
 
-def out_of_fold(trials: "Sequence[PlannedTrial]") -> OutOfFold:
+class FoldRun(Protocol):
+    """A finished run whose dev set is a fold."""
+
+    job: FinetuningJob
+    fold: int | None
+
+
+def out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
     """The predictions of finished trials of one point, one for each fold, in their order."""
     examples, predictions, folds = [], [], []
     for trial in trials:
         assert trial.fold is not None
-        data, path = trial.job.data, trial.job.folder.path / _FILE
-        with path.open("rb") as file:
-            found = [parse_json(line, str(path), allow_nan=True) for line in file]
+        data, found = trial.job.data, kept_predictions(trial.job.folder)
         assert len(found) == len(data.dev.examples)
         examples += data.dev.examples
         predictions += found

@@ -198,14 +198,8 @@ class Sweep(PlannedRuns[TuneSettings]):
             # Encoders with one tokenizer read the same: it is held once.
             held = self.shared.get(data.sha256, data)
             self._inputs[read] = encoder, replace(held, teacher=data.teacher)
-        opening = opened_job(own, self.storage, "", self._inputs[read])
-        trial = PlannedTrial(self._opened.enter_context(opening), point, seed, fold)
-        remote = trial.job.remote
-        if remote is not None and not trial.is_finished and not own.fresh:
-            remote.catch_up(trial.job.folder)
-        if not trial.is_finished and trial.job.folder.is_trained():
-            trial.finish()
-        return trial
+        inputs = self._inputs[read]
+        return planned_trial(own, self.storage, inputs, self._opened, point=point, fold=fold)
 
     def left(self) -> list[PlannedTrial]:
         """The trials to train, the longest first."""
@@ -274,6 +268,25 @@ class Sweep(PlannedRuns[TuneSettings]):
         )
 
 
+def planned_trial(
+    settings: TaskRunSettings,
+    storage: Storage,
+    inputs: tuple[EncoderFolder, TaskData],
+    opened: ExitStack,
+    *,
+    point: Point,
+    fold: int | None = None,
+) -> PlannedTrial:
+    """The trial of these settings, locked for this process until `opened` is closed."""
+    job = opened.enter_context(opened_job(settings, storage, "", inputs))
+    trial = PlannedTrial(job, point, settings.seed, fold)
+    if job.remote is not None and not trial.is_finished and not settings.fresh:
+        job.remote.catch_up(job.folder)
+    if not trial.is_finished and job.folder.is_trained():
+        trial.finish()
+    return trial
+
+
 def _name_of_encoder(model: str) -> str:
     """The encoder as a report calls it: an address or a run as it is, a folder by its name."""
     return model if model.startswith("models:/") or "/" not in model else model_name(Path(model))
@@ -312,10 +325,10 @@ _FIXED |= {
 
 
 @contextmanager
-def opened_sweep(settings: TuneSettings, storage: Storage) -> Iterator[Sweep]:
+def opened_sweep(settings: TuneSettings, storage: Storage, kind: str = "sweeps") -> Iterator[Sweep]:
     """Opens the sweep of these settings, locked for this process, with the trials that are known.
 
-    Raises `UserError` for what the user can fix.
+    It lies in the storage's folder `kind`. Raises `UserError` for what the user can fix.
     """
     refuse_contradictions(settings)
     with ExitStack() as opened:
@@ -330,7 +343,7 @@ def opened_sweep(settings: TuneSettings, storage: Storage) -> Iterator[Sweep]:
         for own in ("seed", "seeds", "points", "at_once", "gpus_per_trial"):
             recipe.pop(own, None)
         name = settings.name or f"{settings.task}-{settings_hash(recipe)}"
-        opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind="sweeps")
+        opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=kind)
         sweep = Sweep(settings, storage, opened.enter_context(opening), inputs, opened)
         for point in known_points(sweep):
             sweep.plan(point)

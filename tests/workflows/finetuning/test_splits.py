@@ -107,6 +107,17 @@ def test_the_folds_are_all_examples_once(storage):
     assert len({each.sha256 for each in folds}) == 5
 
 
+def test_what_split_holds_out_is_in_no_fold(storage):
+    held_out = texts(read(storage, split=0.2).dev)
+    folds = [read(storage, split=0.2, folds=3, fold=number) for number in range(3)]
+    found = sum((texts(each.dev) for each in folds), [])
+    assert sorted(found + held_out) == sorted(texts(read(storage).train))
+    assert {*found}.isdisjoint(held_out)
+    for each in folds:
+        assert {*texts(each.train)}.isdisjoint(held_out)
+        assert len(each.train.examples) + len(each.dev.examples) == 90 - len(held_out)
+
+
 def test_a_label_that_only_dev_has_is_known(storage):
     rows = [f"ba {n} {'keli ' * n},up,a" for n in range(30)] + ["monu,once,a", "vuza,down,a"]
     path = one_file(storage, rows)
@@ -166,7 +177,7 @@ def test_what_dev_shares_with_train_is_counted(storage):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--split", "0.1", "--folds", "3", "--fold", "0"], "one of --split and --folds"),
+        (["--split", "0.001", "--folds", "3", "--fold", "0"], "too few"),
         (["--folds", "3"], r"which fold is dev\?: --folds 3"),
         (["--folds", "3", "--fold", "3"], "no such fold.*below 3"),
         (["--fold", "3"], "no such fold.*--folds 5"),
