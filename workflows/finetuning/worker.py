@@ -32,8 +32,7 @@ from bert_core.tasks.coupled_batches import (
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
 from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.outputs import compute_all_outputs
-from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
+from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
@@ -47,8 +46,9 @@ from workflows.training.run import Backend, RunParts, backend_of
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
-BEST_OUTPUTS = "best_outputs.safetensors"
-"""As these, what the head said at each word of a fold: the predictions have tags alone."""
+FOLD_OUTPUTS = "fold_outputs.safetensors"
+"""As these, of a fold what the head said in the epoch of the lowest loss: its probabilities are
+good, which those of the best labels need not be."""
 _PUBLISH_SECONDS = 1.0
 
 
@@ -298,12 +298,12 @@ class DevEvaluation:
         self._worker = worker
         self._dtype = backend.autocast_dtype
         self._folder = folder
-        self._keeps_outputs = settings.fold is not None and isinstance(task, Tagging)
+        self._keeps_outputs = settings.fold is not None and task.has_label_loss
 
     @property
     def kept_files(self) -> tuple[str, ...]:
-        """What is written of the best epoch."""
-        outputs = (BEST_OUTPUTS,) if self._keeps_outputs else ()
+        """What is written of the best epochs."""
+        outputs = (FOLD_OUTPUTS,) if self._keeps_outputs else ()
         return (BEST_WEIGHTS, BEST_PREDICTIONS, *outputs)
 
     @property
@@ -339,7 +339,10 @@ class DevEvaluation:
                 task, torch.from_numpy(outputs), dev.rows, count, size
             )
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
-        self._keep_the_best(epoch, metrics[task.criterion], figures, predictions, outputs)
+        self._keep_the_best(epoch, metrics[task.criterion], figures, predictions)
+        if self._keeps_outputs and figures["dev/loss"] < self.notes.get("lowest_loss", math.inf):
+            self.notes["lowest_loss"] = figures["dev/loss"]
+            write_weights(self._folder / FOLD_OUTPUTS, {"outputs": torch.from_numpy(outputs)})
         return figures | {"dev/epoch": float(epoch)}
 
     def _keep_the_best(
@@ -348,15 +351,11 @@ class DevEvaluation:
         score: float,
         figures: dict[str, float],
         predictions: Sequence[Mapping[str, Any]],
-        outputs: FloatArray,
     ) -> None:
         best = self.notes.get("best")
         if best is None or score > best["score"] or math.isnan(best["score"]):
             self.notes["best"] = {"epoch": epoch, "score": score, "figures": figures}
             write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
-            if self._keeps_outputs:
-                answers = {"outputs": torch.from_numpy(outputs)}
-                write_weights(self._folder / BEST_OUTPUTS, answers)
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
             with atomic_write(self._folder / BEST_PREDICTIONS) as beside:
                 beside.write_text(lines)
