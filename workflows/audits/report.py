@@ -97,12 +97,19 @@ def as_json(report: AuditReport) -> dict[str, Any]:
 def summary_lines(report: AuditReport, folder: Path) -> list[str]:
     """What the audit came to, for a terminal."""
     return [
+        f"out of fold  {out_of_fold_text(report)}",
         f"suspects     {suspects_text(report.findings)}",
         f"noise        {noise_text(report.findings)}",
         f"retrained    {retrained_text(report)}",
         f"list         {folder / SUSPECTS}.csv",
         f"report       {folder / PAGE}",
     ]
+
+
+def out_of_fold_text(report: AuditReport) -> str:
+    """How good the models are that judge, in words."""
+    metrics = ", ".join(f"{readable_metric(n)} {each:.3f}" for n, each in report.metrics.items())
+    return f"{report.findings.num_examples:,} training examples together: {metrics}"
 
 
 def suspects_text(findings: AuditFindings) -> str:
@@ -142,12 +149,11 @@ def retrained_text(report: AuditReport) -> str:
 def audit_page(report: AuditReport) -> Page:
     """The page of an audit."""
     findings = report.findings
-    metrics = ", ".join(f"{readable_metric(n)} {each:.3f}" for n, each in report.metrics.items())
     facts = [
         ("task", f"{report.task}, data {without_machine_paths(report.data)}"),
         ("encoder", without_machine_paths(report.model)),
         ("models", f"{report.folds}, each judges the fold that it has not learned from"),
-        ("out of fold", f"{findings.num_examples:,} training examples together: {metrics}"),
+        ("out of fold", out_of_fold_text(report)),
         ("suspects", suspects_text(findings)),
         ("noise", noise_text(findings)),
         ("retrained", retrained_text(report)),

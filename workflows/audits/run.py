@@ -11,7 +11,7 @@ from workflows.audits.retraining import opened_retraining
 from workflows.audits.settings import AuditSettings
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME
-from workflows.sweeps.folds import out_of_fold
+from workflows.sweeps.folds import probable_out_of_fold
 from workflows.sweeps.run import (
     Driver,
     SweepRun,
@@ -19,7 +19,6 @@ from workflows.sweeps.run import (
     print_summary,
     started,
     unsent,
-    write_folds,
 )
 from workflows.sweeps.sweep import Sweep
 
@@ -65,7 +64,7 @@ def judge(
     """Writes the suspects, retrains without them; whether all is done, the summary, failures."""
     folder = sweep.folder.path / ARTIFACTS_NAME
     trials = sweep.folds_of_the_best()
-    found = out_of_fold(trials)
+    found = probable_out_of_fold(trials)
     findings = audit_findings(found, trials)
     findings.write(folder)
     outcome = sweep.outcome(driver.at_once)
@@ -80,7 +79,7 @@ def judge(
         findings=findings,
         not_retrained="--no-retrain" if findings.suspects else "there are no suspects",
     )
-    lines = write_folds(sweep)
+    found.write(folder, sweep.folder.name)
     write_audit_report(report, folder)
     complete, failures = True, list[str]()
     if settings.retrain and findings.suspects:
@@ -94,7 +93,7 @@ def judge(
     if complete and not failures:
         figures = {"suspects": float(len(findings.suspects)), "noise": findings.errors.share}
         append_figures(sweep, figures)
-    return complete, [*lines, *summary_lines(report, folder)], failures
+    return complete, summary_lines(report, folder), failures
 
 
 def is_reported(settings: AuditSettings, sweep: Sweep) -> bool:

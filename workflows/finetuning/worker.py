@@ -34,7 +34,6 @@ from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSour
 from bert_core.tasks.label_loss import LabelLoss
 from bert_core.tasks.metrics import less_is_better
 from bert_core.tasks.outputs import compute_all_outputs
-from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.layers import decayed_groups, draw_anew, freeze
@@ -55,7 +54,10 @@ from workflows.training.run import Backend, RunParts, backend_of
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
 BEST_OUTPUTS = "best_outputs.safetensors"
-"""The head's answers to dev in the best epoch, beside them, where somebody is to read them."""
+"""The head's answers to dev in the best epoch, beside them, where decisions are to be tuned."""
+FOLD_OUTPUTS = "fold_outputs.safetensors"
+"""Of a fold those of the epoch of the lowest loss: its probabilities are good, which those of the
+best labels need not be."""
 
 
 def open_finetuning(
@@ -327,14 +329,13 @@ class DevEvaluation:
         self._worker = worker
         self._dtype = backend.autocast_dtype
         self._folder = folder
-        # Decisions are tuned on them; of words the predictions have tags alone.
-        is_of_words = settings.fold is not None and isinstance(task, Tagging)
-        self._keeps_outputs = bool(settings.decisions.changed) or is_of_words
+        self._keeps_outputs = settings.fold is not None and task.has_label_loss
 
     @property
     def kept_files(self) -> tuple[str, ...]:
-        """What is written of the best epoch."""
-        outputs = (BEST_OUTPUTS,) if self._keeps_outputs else ()
+        """What is written of the best epochs."""
+        kept = {BEST_OUTPUTS: self._settings.decisions.changed, FOLD_OUTPUTS: self._keeps_outputs}
+        outputs = (name for name, is_kept in kept.items() if is_kept)
         return (BEST_WEIGHTS, BEST_PREDICTIONS, *outputs)
 
     @property
@@ -377,6 +378,9 @@ class DevEvaluation:
             )
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
         self._keep_the_best(epoch, figures, predictions, outputs)
+        if self._keeps_outputs and figures["dev/loss"] < self.notes.get("lowest_loss", math.inf):
+            self.notes["lowest_loss"] = figures["dev/loss"]
+            write_weights(self._folder / FOLD_OUTPUTS, {"outputs": torch.from_numpy(outputs)})
         return figures | {"dev/epoch": epoch}
 
     def _keep_the_best(
@@ -406,7 +410,7 @@ class DevEvaluation:
                 "figures": figures,
             }
             write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
-            if self._keeps_outputs:
+            if self._settings.decisions.changed:
                 answers = {"outputs": torch.from_numpy(outputs)}
                 write_weights(self._folder / BEST_OUTPUTS, answers)
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)

@@ -28,9 +28,9 @@ _FILE, _OUTPUTS = f"{OUT_OF_FOLD}.jsonl", f"{OUT_OF_FOLD}.safetensors"
 
 def keep_predictions(folder: RunFolder, checkpoint: "CheckpointInfo") -> None:
     """Keeps what the best epoch predicted for its dev set, when the checkpoint is gone."""
-    from workflows.finetuning.worker import BEST_OUTPUTS, BEST_PREDICTIONS  # loads torch
+    from workflows.finetuning.worker import BEST_PREDICTIONS, FOLD_OUTPUTS  # loads torch
 
-    for name, file in ((BEST_OUTPUTS, _OUTPUTS), (BEST_PREDICTIONS, _FILE)):
+    for name, file in ((FOLD_OUTPUTS, _OUTPUTS), (BEST_PREDICTIONS, _FILE)):
         if name in checkpoint.files:
             with atomic_write(folder.path / file) as beside:
                 shutil.copyfile(checkpoint.files[name], beside)
@@ -49,13 +49,13 @@ def kept_predictions(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def kept_outputs(folder: RunFolder) -> FloatArray:
-    """What the head of a tagging run said at the places of dev, [P, L].
+    """What the head said at the places of a fold in the epoch of the lowest loss, [P, L].
 
     Raises `UserError` where an older version trained it, which kept no outputs.
     """
     path = folder.path / _OUTPUTS
     if not path.is_file():
-        what = "a run of tags without its outputs, of an older version"
+        what = "a fold without its outputs, of an older version"
         raise UserError(what, str(path), "give --fresh to train the folds again")
     return load_file(path)["outputs"]
 
@@ -104,12 +104,31 @@ class FoldRun(Protocol):
 
 def out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
     """The predictions of finished trials of one point, one for each fold, in their order."""
-    examples, predictions, folds = [], [], []
+    return _joined(trials, [kept_predictions(trial.job.folder) for trial in trials])
+
+
+def probable_out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
+    """As `out_of_fold`, of each fold's epoch of the lowest loss; of tasks with a loss of labels.
+
+    Raises `UserError` as `kept_outputs` does.
+    """
+    predictions = []
     for trial in trials:
+        data = trial.job.data
+        outputs = kept_outputs(trial.job.folder)
+        predictions.append(data.task.decode(outputs, data.dev.rows, data.dev.examples))
+    return _joined(trials, predictions)
+
+
+def _joined(
+    trials: Sequence[FoldRun], predictions: Sequence[Sequence[dict[str, Any]]]
+) -> OutOfFold:
+    examples, joined, folds = [], [], []
+    for trial, found in zip(trials, predictions, strict=True):
         assert trial.fold is not None
-        data, found = trial.job.data, kept_predictions(trial.job.folder)
-        assert len(found) == len(data.dev.examples)
-        examples += data.dev.examples
-        predictions += found
+        dev = trial.job.data.dev.examples
+        assert len(found) == len(dev)
+        examples += dev
+        joined += found
         folds += [trial.fold] * len(found)
-    return OutOfFold(trials[0].job.data.task, examples, predictions, folds)
+    return OutOfFold(trials[0].job.data.task, examples, joined, folds)

@@ -2,8 +2,10 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
 from audit_runs import (
     TrainsHere,
     audit_arguments,
@@ -21,8 +23,8 @@ from workflows.audit import main
 from workflows.audits.run import is_reported, judge, refuse_unjudged
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import read_task_data
-from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
-from workflows.sweeps.folds import kept_outputs, kept_predictions
+from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS, FOLD_OUTPUTS
+from workflows.sweeps.folds import kept_outputs, probable_out_of_fold
 
 LINES = ("suspects.csv", "suspects.jsonl", "ranking.jsonl")
 
@@ -142,7 +144,7 @@ def test_several_labels(tmp_path):
         given, likely = json.loads(row["label"]), json.loads(row["suggested_label"])
         assert {*given} != {*likely} and {*given, *likely} <= {"up", "down"}
     report = json.loads((folder / "report.json").read_text())
-    assert report["noise"][0] | {"count": 0} == {"given": "", "likely": "down", "count": 0}
+    assert report["noise"][0] | {"count": 0} == {"given": "up", "likely": "", "count": 0}
     data = learned(tmp_path, folder / "suspects.csv", **changed)
     assert data.train.rows.tally["excluded"] == len(rows)
 
@@ -160,11 +162,6 @@ def test_tags_of_words(tmp_path):
     for row in rows:
         assert row["token"] == row["text"].split()[int(row["word"]) - 1]
         assert (row["token"], row["label"], row["suggested_label"]) == ("keli", "O", "B-TWO")
-    with opened_audit(tmp_path, "--no-retrain", task="tagging", epochs=8) as (_, _, sweep):
-        for trial in sweep.trials:  # what was kept of each word is what the tags were made of
-            dev, run = trial.job.data.dev, trial.job.folder
-            kept = trial.job.data.task.decode(kept_outputs(run), dev.rows, dev.examples)
-            assert kept == kept_predictions(run)
     sentences = {row["where"] for row in rows}
     data = learned(tmp_path, folder / "suspects.csv", task="tagging")
     assert data.train.rows.tally["excluded"] == len(sentences)
@@ -172,12 +169,35 @@ def test_tags_of_words(tmp_path):
     assert {each["where"] for each in ranking if each["suspect"]} == sentences
 
 
+@pytest.mark.parametrize(
+    ("write", "changed"),
+    [
+        (write_flipped, {}),
+        (write_several, {"options.kind": "multiple"}),
+        (write_wrong_tags, {"task": "tagging"}),
+    ],
+)
+def test_a_fold_is_judged_by_the_epoch_of_its_lowest_loss(tmp_path, write, changed):
+    write(tmp_path / "data")
+    with opened_audit(tmp_path, "--no-retrain", folds=2, **changed) as (_, _, sweep):
+        for trial in sweep.trials:
+            dev, task = trial.job.data.dev, trial.job.data.task
+            outputs = torch.from_numpy(kept_outputs(trial.job.folder))
+            labels = torch.from_numpy(dev.rows.labels)
+            total, _ = task.loss(outputs, SimpleNamespace(labels=labels))
+            losses = [epoch.dev_loss for epoch in trial.outcome.curve]
+            assert float(total) / len(labels) == pytest.approx(min(losses), rel=1e-4)
+            assert len({*losses}) == 4
+            records = probable_out_of_fold([trial]).predictions
+            assert records == task.decode(outputs.numpy(), dev.rows, dev.examples)
+
+
 def test_a_run_that_is_no_fold_keeps_no_outputs(tmp_path):
     write_wrong_tags(tmp_path / "data")
     write_encoder(tmp_path / "encoder")
     run, _, _ = finetune_here(tmp_path, task="tagging", epochs=1)
-    files = {path.name for path in run.folder.path.rglob("best*")}
-    assert files == {BEST_WEIGHTS, BEST_PREDICTIONS}
+    files = {path.name for path in run.folder.path.rglob("*.*")}
+    assert {BEST_WEIGHTS, BEST_PREDICTIONS} <= files and FOLD_OUTPUTS not in files
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_who_answers_other_questions_is_no_teacher(storage):
     text = refused(storage, teacher=write_model(storage, "numbers", numbers))
     assert "the teacher gives a number, the task is a label" in text
     assert "no known task" in refused(storage, teacher=storage / "encoder")
-    assert "3 layers to keep, the encoder has 2" in refused(storage, keep_layers=3)
+    assert "give --keep_layers 2" in refused(storage, keep_layers=3)
     assert "a model of other labels" in refused(storage, compare=storage / "others")
     with pytest.raises(UserError, match="no teacher to learn from"):
         parse(arguments(storage, unlabelled=storage / "texts.txt"))
