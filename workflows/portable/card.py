@@ -74,6 +74,12 @@ def _notes(model: PaddedModel, *, int8: bool) -> list[str]:
     notes = []
     if _reads_labels(model):
         notes.append("- Labels: `id2label` in `config.json`, in the order of the outputs.")
+    if isinstance(model.task, Classification) and model.task.thresholds:
+        tuned = ", ".join(f"`{name}` {each:g}" for name, each in model.task.thresholds.items())
+        notes.append(
+            f"- A label is given from a probability on: {tuned}, of others 0.5. The program below"
+            " gives each from 0.5 on."
+        )
     if model.answer == "token":
         notes.append("- The label of a word is that of its first token.")
     prompts = {name: text for name, text in model.pooling.prompts.items() if text}
