@@ -174,6 +174,8 @@ def test_who_answers_other_questions_is_no_teacher(storage):
     text = refused(storage, teacher=write_model(storage, "numbers", numbers))
     assert "the teacher gives a number, the task is a label" in text
     assert "no known task" in refused(storage, teacher=storage / "encoder")
+    text = refused(storage, task="embedding", options__max_length=16)
+    assert "--task embedding has no distillation" in text
     assert "3 layers to keep, the encoder has 2" in refused(storage, keep_layers=3)
     assert "a model of other labels" in refused(storage, compare=storage / "others")
     with pytest.raises(UserError, match="no teacher to learn from"):
