@@ -97,17 +97,20 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
     refuse_encoder(settings, encoder)
     if isinstance(settings, FeatureSettings):
         find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
-    data = read_task_data(settings, encoder.tokenizer)
     if isinstance(settings, FinetuneSettings) and settings.teacher is not None:
-        from workflows.finetuning.teacher import refuse_teacher  # loads torch
+        from workflows.finetuning.teacher import refuse_task, refuse_teacher  # loads torch
 
+        refuse_task(settings)
         teacher = open_encoder(settings.teacher, storage.folder, tracking_uri)
+        data = read_task_data(settings, encoder.tokenizer)
         refuse_teacher(settings, data, teacher)
         if settings.compare is not None:
             from workflows.finetuning.students import refuse_compared  # loads torch
 
             refuse_compared(settings, data.task.labels, storage.folder)
         data = replace(data, teacher=teacher)
+    else:
+        data = read_task_data(settings, encoder.tokenizer)
     for warning in data.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return encoder, data

@@ -43,13 +43,17 @@ class Teaching:
         return cls(teacher.path.absolute(), kept)
 
 
+def refuse_task(settings: FinetuneSettings) -> None:
+    """Raises `UserError` for a task whose answers no teacher can give."""
+    if kind_of_answers(settings.options) is None:
+        what = f"--task {settings.task} has no distillation"
+        raise UserError(what, f"--teacher {settings.teacher}", "leave it out")
+
+
 def refuse_teacher(settings: FinetuneSettings, data: TaskData, teacher: EncoderFolder) -> None:
     """Raises `UserError` for a teacher that answers other questions than the student learns."""
     task, where = data.task, f"--teacher {settings.teacher}"
     wanted = kind_of_answers(task)
-    if wanted is None:
-        what = f"--task {settings.task} has no distillation"
-        raise UserError(what, where, "leave it out")
     predictor = load_predictor(teacher.path)
     found = predictor.task
     if kind_of_answers(found) != wanted:

@@ -23,7 +23,9 @@ from workflows.finetuning.worker import finetuning_parts
 from workflows.model_location import open_encoder
 from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
+from workflows.sweeps.sweep import opened_sweep
 from workflows.training.run import TrainingRun
+from workflows.tune import parse as parse_sweep
 
 SMALL = {"keep_layers": 1, "epochs": 2, "checkpoint__every_steps": 4}
 
@@ -174,6 +176,8 @@ def test_who_answers_other_questions_is_no_teacher(storage):
     text = refused(storage, teacher=write_model(storage, "numbers", numbers))
     assert "the teacher gives a number, the task is a label" in text
     assert "no known task" in refused(storage, teacher=storage / "encoder")
+    text = refused(storage, task="embedding", options__max_length=16)
+    assert "--task embedding has no distillation" in text
     assert "give --keep_layers 2" in refused(storage, keep_layers=3)
     assert "a model of other labels" in refused(storage, compare=storage / "others")
     with pytest.raises(UserError, match="no teacher to learn from"):
@@ -197,3 +201,22 @@ def test_the_same_labels_in_another_order_teach_the_same(storage):
     ours, theirs = (load_file(run.folder.path / "best.safetensors") for run in (plain, turned))
     for name, weight in ours.items():
         torch.testing.assert_close(theirs[name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sweep_varies_alpha_and_layers_of_the_same_teacher(storage):
+    given = [
+        text for text in arguments(storage, teacher="teacher") if text not in ("--name", "run")
+    ]
+    axes = ["distillation.alpha=0.5,0.9", "keep_layers=1,2"]
+    texts = str(storage / "texts.txt")
+    settings = parse_sweep([*given, "--unlabelled", texts, "--axis", *axes])
+    with opened_sweep(settings, open_storage(str(storage))) as sweep:
+        jobs = [trial.job for trial in sweep.trials]
+        assert {(job.settings.distillation.alpha, job.settings.keep_layers) for job in jobs} == {
+            (alpha, layers) for alpha in (0.5, 0.9) for layers in (1, 2)
+        }
+        assert {job.settings.unlabelled for job in jobs} == {(texts,)}
+        assert {job.worker_job().open_parts.keywords["teaching"].model for job in jobs} == {
+            storage / "runs" / "teacher" / "model"
+        }
+        assert len({job.folder.name for job in jobs}) == 4
