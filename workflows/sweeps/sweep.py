@@ -132,10 +132,11 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     def drop_weights(self) -> None:
         """Removes checkpoints and weights of a trial that can no longer be the best."""
-        from workflows.finetuning.worker import BEST_WEIGHTS
+        from workflows.finetuning.worker import BEST_WEIGHTS, FOLD_OUTPUTS
 
         shutil.rmtree(self.job.folder.checkpoints, ignore_errors=True)
-        (self.job.folder.path / BEST_WEIGHTS).unlink(missing_ok=True)
+        for name in (BEST_WEIGHTS, FOLD_OUTPUTS):  # outputs of a fold are kept beside its results
+            (self.job.folder.path / name).unlink(missing_ok=True)
 
     def to_train(self) -> TrialToTrain:
         """What the cluster gets of it: the data are read once and shared."""
