@@ -133,10 +133,11 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     def drop_weights(self) -> None:
         """Removes checkpoints and weights of a trial that can no longer be the best."""
-        from workflows.finetuning.worker import BEST_OUTPUTS, BEST_WEIGHTS
+        from workflows.finetuning.worker import BEST_OUTPUTS, BEST_WEIGHTS, FOLD_OUTPUTS
 
         shutil.rmtree(self.job.folder.checkpoints, ignore_errors=True)
-        for name in (BEST_WEIGHTS, BEST_OUTPUTS):
+        # Outputs of a fold are kept beside its results.
+        for name in (BEST_WEIGHTS, BEST_OUTPUTS, FOLD_OUTPUTS):
             (self.job.folder.path / name).unlink(missing_ok=True)
 
     def to_train(self) -> TrialToTrain:
