@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -44,9 +44,9 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.portable import INPUTS
 from bert_core.tasks.sequences import token_ids
 from bert_core.tasks.task import FloatArray
-from workflows.portable.folder import write_portable
-from workflows.portable.graphs import open_graph, refuse_missing_packages
-from workflows.portable.settings import Format
+
+if TYPE_CHECKING:
+    from workflows.portable.settings import Format
 
 DEFAULTS: dict[str, dict[str, int | None]] = {
     "cpu": {"texts": 512, "max_tokens": None, "peer_batch": 32},
@@ -308,7 +308,7 @@ class EmbeddingArms:
 
 LIBRARIES = {"sentence-transformers": "sentence_transformers", "transformers": "transformers"}
 """Peers that open the model folder, and their packages."""
-ENGINES: dict[str, tuple[Format, bool]] = {
+ENGINES: dict[str, tuple["Format", bool]] = {
     "ONNX Runtime": ("onnx", False),
     "ONNX Runtime, int8": ("onnx", True),
     "OpenVINO": ("openvino", False),
@@ -334,9 +334,12 @@ def peers(
             found[name] = partial(arms[name], folder, device, dtype, batch)
     for name, (format_name, int8) in ENGINES.items() if device.type == "cpu" else ():
         try:
+            # A bare machine has neither Ray nor what the workflows need.
+            from workflows.portable.graphs import refuse_missing_packages
+
             refuse_missing_packages(format_name)
-        except UserError as error:
-            print(f"{name}: {error.what}: left out")
+        except (ImportError, UserError) as error:
+            print(f"{name}: {error}: left out")
         else:
             output = temporary / name.replace(", ", "-")
             found[name] = partial(engine_arm, folder, output, format_name, int8, batch)
@@ -389,9 +392,12 @@ def transformers_arm(
 
 
 def engine_arm(
-    folder: Path, output: Path, format_name: Format, int8: bool, batch_size: int
+    folder: Path, output: Path, format_name: "Format", int8: bool, batch_size: int
 ) -> Embed:
     """The exported encoder in ONNX Runtime or OpenVINO, on the batches of `transformers_arm`."""
+    from workflows.portable.folder import write_portable
+    from workflows.portable.graphs import open_graph
+
     config, model, tokenizer = load_model_folder(folder)
     encoder = output.with_name(f"{output.name}-encoder")  # without heads, and so of vectors
     save_model_folder(encoder, Bert(model.encoder, {}), tokenizer)
