@@ -225,12 +225,14 @@ class Sweep(PlannedRuns[TuneSettings]):
         return max(finished, key=lambda each: each.outcome.score or 0.0, default=None)
 
     def folds_of_the_best(self) -> list[PlannedTrial]:
-        """The trials of the point with the best mean, by their folds; [] before all have finished.
+        """The trials of the point with the best mean, by their folds.
 
-        Only of a sweep over folds.
+        [] before all have finished, and of a sweep without folds.
         """
         best = self.best()
-        found = [trial for trial in self.trials if best is not None and trial.point == best.point]
+        if best is None or best.fold is None:
+            return []
+        found = [trial for trial in self.trials if trial.point == best.point]
         return found if all(trial.is_finished for trial in found) else []
 
     def drop_losers(self) -> None:

@@ -301,3 +301,6 @@ def test_what_says_nothing_of_folds_is_refused(storage, changed, message):
 def test_the_settings_as_they_are_may_have_several_seeds(storage):
     with opened(storage, "none", seeds=2) as sweep:
         assert [(trial.point, trial.seed) for trial in sweep.trials] == [({}, 0), ({}, 1)]
+        for trial in sweep.trials:
+            write_result(trial, 0.5)
+        assert write_folds(sweep) == [], "no fold is dev"
