@@ -140,7 +140,9 @@ def _of_a_block(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 class PrepackedLinear(nn.Module):
     """A linear map whose weights are laid out once for oneDNN, to rounding; no training.
 
-    The weights are kept in oneDNN's layout alone. Under autocast they are laid out in its type too.
+    The weights are kept in oneDNN's layout alone. Under autocast they are laid out in its type too;
+    where oneDNN has no products of that type on this CPU, as of bfloat16 without AVX-512, they are
+    computed in float32 and then rounded.
     """
 
     bias: Tensor | None
@@ -158,14 +160,15 @@ class PrepackedLinear(nn.Module):
         dtype = rows.dtype
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-        if dtype not in self._packed:
-            self._packed[dtype] = _laid_out(self.weight.to(dtype))
-        packed = self._packed[dtype]
-        bias = None if self.bias is None else self.bias.to(dtype)
+        computed = dtype if _can_be_laid_out(dtype) else torch.float32
+        if computed not in self._packed:
+            self._packed[computed] = _laid_out(self.weight.to(computed))
+        packed = self._packed[computed]
+        bias = None if self.bias is None else self.bias.to(computed)
         product = torch.ops.mkldnn._linear_pointwise
         return in_blocks(
-            lambda some: product(some, packed, bias, "none", [], ""), rows.to(dtype), len(packed)
-        )
+            lambda some: product(some, packed, bias, "none", [], ""), rows.to(computed), len(packed)
+        ).to(dtype)
 
     @property
     def weight(self) -> Tensor:
@@ -177,6 +180,14 @@ class PrepackedLinear(nn.Module):
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}weight"] = self.weight
+
+
+def _can_be_laid_out(dtype: torch.dtype) -> bool:
+    if dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if dtype == torch.float16:
+        return torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    return True
 
 
 def _laid_out(weight: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
+from bert_core.model.cpu import linear as cpu_linear
 from bert_core.model.cpu.linear import (
     ROWS_AT_ONCE,
     Int8Linear,
@@ -232,7 +233,9 @@ def test_prepacked_is_the_same_to_rounding(fixed_linear, num_rows, has_bias):
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
-def test_prepacked_is_as_autocast_has_it(fixed_linear):
+@pytest.mark.parametrize("can_be_laid_out", [cpu_linear._can_be_laid_out(torch.bfloat16), False])
+def test_prepacked_is_as_autocast_has_it(fixed_linear, monkeypatch, can_be_laid_out):
+    monkeypatch.setattr(cpu_linear, "_can_be_laid_out", lambda _: can_be_laid_out)
     packed, rows = PrepackedLinear(fixed_linear), torch.randn(33, 96)
     for _ in range(2):  # laid out once, and kept
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
