@@ -44,7 +44,7 @@ class Study:
     seeds: int = 5
 
 
-_RATE = "--optimizer.peak_learning_rate=5e-5"
+_RATE = "--optimizer.peak_learning_rate=2e-4"
 STUDIES = {
     "imbalance": Study(
         ("sst2",),

@@ -132,6 +132,9 @@ def pytest_configure():
     # One token for all clusters and clients, whatever home folder a test gives them. Before any
     # test module is imported: Ray reads the mode while it is imported, `ray job` needs it said.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # More threads are slower at so little work, and the tests' processes share the cores: with one
+    # each they take two thirds of the time. Commands under test inherit it.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Trainers of seconds are not asked every two seconds whether they have ended.
     os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.3"
     # As in an activated environment: `python` and `ray`, here and in a job, are this one's.

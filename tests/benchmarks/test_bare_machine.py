@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from small_tasks import WORDS, write_data, write_encoder
 
 from benchmarks.gpu.jobs import Places, all_jobs
@@ -24,6 +25,7 @@ def run_bare(commands):
     )
 
 
+@pytest.mark.slow
 def test_fine_tuning_and_features_run_there_and_every_module_can_be_asked(tmp_path):
     write_encoder(tmp_path / "encoder")
     vocabulary = tmp_path / "vocabulary"

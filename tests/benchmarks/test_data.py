@@ -55,6 +55,7 @@ def test_missing_input_is_one_line(capsys, words):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_machine_with_shards_needs_no_ray(tmp_path, repository):
     shards, path = write_shards(tmp_path / "shards"), tmp_path / "result.json"
     arguments = ["--shards", str(shards), *QUICK, "--json", str(path)]
@@ -72,6 +73,7 @@ def test_a_machine_with_shards_needs_no_ray(tmp_path, repository):
     assert result["loading"]["settings"]["tokens"] == 256
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_fresh_corpus_is_prepared_and_loaded(tmp_path, repository):
     """In a process of its own, which has a cluster of its own, whatever cluster is around."""
@@ -162,6 +164,7 @@ def assert_equal_steps(one, other):
             assert torch.equal(batch, equal)
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_slow_is_seen(shards, monkeypatch):
     """Each step takes it longer than a step of training: the ratio is of both times."""
     steps = BatchSource.steps

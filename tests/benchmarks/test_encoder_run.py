@@ -75,6 +75,7 @@ def start_bare(arguments, folder):
         )
 
 
+@pytest.mark.slow
 def test_killed_on_a_bare_machine_it_comes_to_the_same(places, tmp_path):
     """Without Ray, MLflow, Arrow, scikit-learn and whatever else a GPU's machine lacks."""
     bare = tmp_path / "bare"

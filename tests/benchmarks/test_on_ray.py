@@ -22,6 +22,7 @@ def test_the_peak_is_above_what_was_there_before():
     assert Memory(100).peak_above_idle == 0
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_what_work_takes_is_seen_while_it_goes_on(ray_cluster):
     assert ray_cluster  # this process has joined it

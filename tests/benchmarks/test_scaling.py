@@ -251,6 +251,7 @@ def test_the_formula_is_what_torch_keeps(layers, hidden, rows, length):
     assert kept_bytes(Bert.for_pretraining(config), batch) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.slow
 def test_through_xla_about_as_much_is_kept_as_on_cuda(in_xla):
     config = a_model(3, 128)
     batch = full_rows(config, 8, 128)

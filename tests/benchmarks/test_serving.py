@@ -119,6 +119,7 @@ def test_one_encoder_beside_two(command):
         assert all(each["requests"] > 0 and each["cpu_ms"] > 0 for each in cell.values())
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_otherwise_is_not_measured(tmp_path):
     folder = serving.write_classifiers(write_encoder(tmp_path / "encoder"), tmp_path)[UVICORN]
     server = served.Served(kinds()[UVICORN], folder, tmp_path)

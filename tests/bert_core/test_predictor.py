@@ -154,7 +154,10 @@ def test_a_text_has_the_same_vector_alone_and_in_company(minilm, extractor_of):
         np.testing.assert_allclose(extractor.of_texts([text])[0], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("precision", "threads"), [("int8", 2), ("float32", 1)])
+@pytest.mark.parametrize(
+    ("precision", "threads"),
+    [pytest.param("int8", 2, marks=pytest.mark.slow), ("float32", 1)],
+)
 def test_states_of_a_row_are_the_same_to_the_bit_in_any_company(minilm, precision, threads):
     """A difference in the last bit would be one of a whole step somewhere in the next layer.
 

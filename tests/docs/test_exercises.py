@@ -58,7 +58,9 @@ def differences(printed, shown, *, about):
     return wrong
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in PAGES[:2]] + PAGES[2:]
+)
 def test_every_snippet_runs_and_prints_what_the_page_shows(repository, name, capsys, process_stays):
     page = repository / "docs" / name
     namespace = {"__name__": "exercise"}

@@ -22,6 +22,7 @@ PASSAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_store_ranks_as_the_exact_search_does(
     repository, tmp_path, monkeypatch, capsys, ray_cluster

@@ -253,6 +253,7 @@ def test_a_limit_that_may_not_be_raised_is_kept_to(monkeypatch):
     assert open_files_for(4096) == (576, 192)
 
 
+@pytest.mark.slow
 def test_a_server_with_few_files_answers_beside_many_silent_clients(
     small_models, subprocess_environment
 ):

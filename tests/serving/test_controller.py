@@ -168,6 +168,7 @@ def test_a_newer_version_that_the_alias_is_not_at_is_in_the_metrics(
     assert 'bertline_registry_newest_version{model="pinned"}' not in text
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_many_versions_before(
     follow, copied_registry, small_models, tmp_path, monkeypatch
 ):

@@ -144,7 +144,14 @@ OF_SEARCH = {
 }
 
 
-@pytest.mark.parametrize("path", OF_SEARCH)
+# Sparse vectors of every word are as costly as all the others together.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * path.startswith("/embed_sparse"))
+        for path in OF_SEARCH
+    ],
+)
 def test_pairs_beyond_their_size(watch, path):
     made = OF_SEARCH[path](path)
     assert len(made) == 10

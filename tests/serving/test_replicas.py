@@ -72,6 +72,7 @@ def watchers():
     return [each for each in actors if each["namespace"] == NAMESPACE]
 
 
+@pytest.mark.slow
 def test_replicas_share_one_that_asks_when_told_and_comes_back_when_it_is_lost(
     watch, copied_registry, small_models, monkeypatch
 ):

@@ -65,6 +65,7 @@ def no_mistakes(caplog):
     assert not [mistake for mistake in mistakes if '"kind"' in mistake]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_mistakes")
 def test_a_few_hundred_requests_end_as_the_document_says(address, tmp_path):
     assert made_up(address, tmp_path, "--phases", "coverage") > 200

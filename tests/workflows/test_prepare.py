@@ -296,6 +296,7 @@ def stopped(ray_cluster, command, output, moment, number):
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_stopped_and_killed_at_any_moment_the_same_command_finishes(tmp_path, capsys, ray_cluster):
     """SIGTERM in the first step, SIGKILL in two later ones, then an undisturbed end."""

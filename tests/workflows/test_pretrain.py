@@ -268,6 +268,7 @@ def test_a_mistake_leaves_the_program_with_code_2(tmp_path, corpus):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus, store_uri, capsys):
     """The export and registration of a run that has been trained: no Ray is needed for it."""
     run = Run(tmp_path, "trained", corpus, steps=5, settings={"tracking.uri": store_uri})

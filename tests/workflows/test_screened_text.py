@@ -159,6 +159,7 @@ def killed(ray_cluster, command, output, moment):
     assert process.wait(timeout=60) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_killed_at_any_step_the_same_command_finishes(tmp_path, capsys, ray_cluster):
     paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)

@@ -88,6 +88,7 @@ def mlflow_runs(sweep):
     return client, parent, trials
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(400)
 def test_a_killed_sweep_trains_only_what_is_missing(

@@ -207,6 +207,7 @@ print(onednn_is_faster_here())
 """
 
 
+@pytest.mark.slow
 def test_in_another_process_other_numbers_of_rows_take_no_more_memory():
     command = [sys.executable, "-c", GROWTH]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -226,6 +226,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients_for_less_memory(
     assert kept_again < kept / 2
 
 
+@pytest.mark.slow
 def test_compiles_without_a_break(small_model, some_rows):
     rows = some_rows([16, 9], seq=16)
     batch = rows.batch(packed=False)

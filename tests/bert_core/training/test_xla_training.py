@@ -101,6 +101,7 @@ def small_rows(micro_batches):
     return replace(batch, masked_positions=torch.arange(8), masked_ids=torch.arange(8))
 
 
+@pytest.mark.slow
 def test_every_product_is_in_bfloat16_and_gradients_in_float32(in_xla):
     kinds, found = in_xla(xla_parts.kinds_of_products, torch.bfloat16)
     # Two layers and two heads: 16 products forward, each with two backward; scores once more.
@@ -259,6 +260,7 @@ def test_a_checkpoint_of_one_side_is_continued_by_the_other(in_xla, tmp_path, fi
     assert distance < 2e-5
 
 
+@pytest.mark.slow
 def test_dropout_is_a_function_of_seed_and_step(in_xla):
     losses, again, without, alike = in_xla(xla_runs.with_dropout)
     assert again == losses[2:]

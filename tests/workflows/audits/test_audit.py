@@ -106,6 +106,7 @@ def test_wrong_labels_are_found_ranked_and_left_out(tmp_path):
     assert json.loads((folder / "report.json").read_text()) == report
 
 
+@pytest.mark.slow
 def test_without_a_dev_file_a_tenth_is_held_out_and_not_audited(tmp_path):
     write_flipped(tmp_path / "data")
     (tmp_path / "data" / "dev.tsv").unlink()
@@ -119,6 +120,7 @@ def test_without_a_dev_file_a_tenth_is_held_out_and_not_audited(tmp_path):
     assert report["retrained"] is None and report["not_retrained"] == "--no-retrain"
 
 
+@pytest.mark.slow
 def test_what_was_not_retrained_is_when_it_is_asked_for(tmp_path):
     write_flipped(tmp_path / "data")
     folder, _, _ = judged(tmp_path, "--no-retrain")

@@ -76,6 +76,7 @@ def test_from_torch_through_xla_and_back(tmp_path, corpus, in_xla):
     assert ours == pytest.approx(theirs, rel=2e-5) and "heldout/perplexity" in ours
 
 
+@pytest.mark.slow
 def test_the_fast_recipe_on_a_tpus_profile_is_that_of_padded_rows(tmp_path, corpus, in_xla):
     """LAMB, clipped, with several micro-batches and two phases, of which one finds little room."""
     padded = Run(tmp_path / "torch", "run", corpus, 8, FAST | {"batch.packed": "false"})

@@ -153,7 +153,10 @@ def test_data_of_the_command_line_takes_the_place_of_the_gates(run, uri, tmp_pat
     assert code == 3 and "drop of accuracy" in printed and "40 examples" in printed
 
 
-@pytest.mark.parametrize(("where", "moved"), [("before", False), ("after", True)])
+@pytest.mark.parametrize(
+    ("where", "moved"),
+    [pytest.param("before", False, marks=pytest.mark.slow), ("after", True)],
+)
 def test_a_kill_leaves_the_old_champion_or_the_new_one(run, uri, tmp_path, where, moved):
     assert run(version=1)[0] == 0
     process = start(where, "--name", NAME, "--storage", tmp_path, "--version", 2)

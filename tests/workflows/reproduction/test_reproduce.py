@@ -100,6 +100,7 @@ def test_other_figures_are_told_with_the_first_step_and_the_largest_difference(
     assert "within the tolerance of 1" in reproduce("cats", "--name", "other", "--tolerance", 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_mlflow_alone_knows(storage, reproduce, unsent):
     run_id = read_json(storage / "runs" / "cats" / STATE_NAME)["run_id"]
     finetune_here(storage, name="known")
@@ -153,6 +154,7 @@ def test_what_is_no_finished_run_is_refused(storage, reproduce):
     assert "run young has not finished" in refused(reproduce, "young")
 
 
+@pytest.mark.slow
 def test_a_tagger_over_features(storage, reproduce, unsent):
     write_tagged(storage / "tagged")
     write_encoder(storage / "deep", layers=4)
@@ -188,6 +190,7 @@ def test_pre_training_comes_out_again_to_the_bit(storage, reproduce, unsent):
     assert "error: data differ" in line and "splits.train.tokens: " in line
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_by_real_workers_and_after_a_stop(storage, reproduce, unsent, ray_cluster, monkeypatch):
     finetune_here(storage, stop_after=9, name="stopped")

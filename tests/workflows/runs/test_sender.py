@@ -219,6 +219,7 @@ def test_a_sender_whose_parent_dies_while_it_finishes_does_not_try_for_ever(tmp_
     wait_until(lambda: has_ended(sender_id))
 
 
+@pytest.mark.slow
 def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, journal, proxy):
     """`delay 4` outlasts the sender's 3 s: the server commits what the client gave up."""
     tracker = track(proxy.uri, tmp_path)

@@ -76,6 +76,7 @@ def test_a_sweep_is_a_run_with_a_run_below_it_for_each_trial(tmp_path, store_uri
     assert "mlflow.parentRunId" not in tags  # a registered version takes its tags from there
 
 
+@pytest.mark.slow
 def test_a_killed_sender_is_replaced_while_the_sweep_goes_on(tmp_path, store_uri):
     sweep = Sweep(tmp_path, store_uri, "sender")
     tracker = sweep.track()
@@ -160,6 +161,7 @@ def test_after_a_sigkill_the_same_runs_go_on(tmp_path, store_uri, killed):
     sweep.assert_complete("a", "b")
 
 
+@pytest.mark.slow
 def test_what_is_missed_without_mlflow_is_sent_later(tmp_path, store_uri, capsys):
     away = Sweep(tmp_path / "storage", f"http://127.0.0.1:{free_port()}", "away")
     started = time.monotonic()

@@ -119,6 +119,7 @@ def test_stopped_within_jobs_or_between_they_go_on(storage, alone):
         assert left(folder) == alone[name], name
 
 
+@pytest.mark.slow
 def test_trained_jobs_are_passed_over_without_a_look_at_their_data(storage, alone):
     jobs = [job(storage, name, "passed") for name in DIFFERENT]
     in_turn(jobs[:1])
