@@ -74,7 +74,9 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
     def outcome(self) -> TrialOutcome:
         """The outcome so far."""
         if self.is_finished:
-            return TrialOutcome.read(self.job.folder.path / RESULT)
+            # Of what this sweep varies: another sweep, with other axes, may have trained the run.
+            found = TrialOutcome.read(self.job.folder.path / RESULT)
+            return replace(found, point=self.point)
         return self._outcome(failure=self.failure)
 
     def _outcome(self, **found: Any) -> TrialOutcome:  # noqa: ANN401 - fields of TrialOutcome

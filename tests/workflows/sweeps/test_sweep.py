@@ -71,6 +71,19 @@ def test_a_trial_is_the_run_that_finetune_makes_of_its_settings(storage):
         assert job.folder.name == name
 
 
+def test_a_run_of_another_sweep_has_the_point_of_this_one(storage):
+    with opened(storage, "batch_size=8", name="first") as first:
+        train_here(first.trials[0])
+        first.trials[0].finish()
+    with opened(storage, "batch_size=8,16", "epochs=2,3", name="second") as second:
+        trained = [trial for trial in second.trials if trial.is_finished]
+        assert [trial.name for trial in trained] == [first.trials[0].name]
+        outcome = second.outcome(at_once=1)
+    (found,) = (trial for trial in outcome.trials if trial.score is not None)
+    assert found.point == {"batch_size": 8, "epochs": first.settings.epochs}
+    write_sweep_report(outcome, storage / "report")
+
+
 def test_the_same_sweep_resumes_and_other_settings_are_another(storage):
     with opened(storage) as sweep:
         name = sweep.folder.name
