@@ -17,17 +17,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, write_results
 from bert_core.errors import UserError
 from bert_core.evaluation.decisions import folds, tuned_thresholds
-from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.intervals import Interval, compare
 from bert_core.evaluation.sweep import differences
 from bert_core.tasks.catalog import TASKS
-from bert_core.tasks.classification import Classification
+from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.task import Task
+from bert_core.text.rng import IntArray
 from workflows.finetuning.worker import BEST_PREDICTIONS
 from workflows.paper.published import metric_title
 
@@ -77,7 +79,8 @@ STUDIES = {
 class Scores:
     """What the seeds of one variant reached on dev, in 0..1; less that of plain, with its reach.
 
-    `thresholds` is what tuning them out of fold changes in each, with its 95 % interval.
+    `thresholds` is what those tuned on either half of dev change on the other, for each seed two;
+    None where tuning does not keep any.
     """
 
     scores: list[float]
@@ -88,7 +91,7 @@ class Scores:
     deviation: float = 0.0
     difference: float | None = None
     reach: float | None = None
-    thresholds: list[Interval] = field(default_factory=list)
+    thresholds: list[Interval | None] = field(default_factory=list)
 
 
 @dataclass
@@ -182,18 +185,43 @@ def measured(name: str, given: list[str], axes: Sequence[str], storage: Path) ->
 
 
 def add_thresholds(scores: TaskScores, task: Task, data: Path, storage: Path) -> None:
-    """Tunes the thresholds of each trial's best epoch, five folds of dev by one another."""
+    """Tunes the thresholds of each trial's best epoch on half of dev, and measures the other."""
     assert isinstance(task, Classification)
     task = task.model_copy(update={"metric": scores.criterion})
     examples = task.examples(str(data), "dev")
-    fold = folds([repr(each.answer) for each in examples], seed=0)
+    labels = np.array([each.answer for each in examples])
+    halves = np.zeros(len(examples), dtype=int)
+    for label in task.labels:
+        halves[np.flatnonzero(labels == label)[1::2]] = 1
     for variant in scores.variants.values():
         for trial in variant.trials:
             path = storage / "runs" / trial / BEST_PREDICTIONS
             predictions = [json.loads(line) for line in path.open(encoding="utf-8")]
-            _, finding = tuned_thresholds(task, predictions, examples, fold, seed=0)
-            assert finding.difference is not None
-            variant.thresholds.append(finding.difference)
+            for half in range(2):
+                own, other = (
+                    np.flatnonzero((halves == half) == is_own) for is_own in (True, False)
+                )
+                change = threshold_change(task, predictions, examples, own, other)
+                variant.thresholds.append(change)
+
+
+def threshold_change(
+    task: Classification,
+    predictions: Sequence[dict[str, Any]],
+    examples: Sequence[Text],
+    own: IntArray,
+    other: IntArray,
+) -> Interval | None:
+    """What thresholds of examples at `own` change at `other`; None where none are kept."""
+    known = [examples[place] for place in own]
+    fold = folds([repr(each.answer) for each in known], seed=0)
+    tuned, _ = tuned_thresholds(task, [predictions[each] for each in own], known, fold, seed=0)
+    if not tuned.thresholds:
+        return None
+    before, unseen = [predictions[each] for each in other], [examples[each] for each in other]
+    after = tuned.decide(np.array([list(each["scores"].values()) for each in before]))
+    compared = compare(task, before, list(after), unseen, seed=0)
+    return compared.metrics[task.criterion].difference
 
 
 def _same(value: object, text: str) -> bool:
@@ -231,9 +259,11 @@ def table(found: TaskScores) -> str:
             reach = "" if each.reach is None else f" ± {100 * each.reach:.2f}"
             text += f"   {100 * each.difference:+6.2f}{reach}"
         lines.append(f"{text}   {statistics.fmean(each.seconds):5.0f} s")
-        for found_one in each.thresholds:
-            low, high = 100 * found_one.low, 100 * found_one.high
-            lines.append(f"    with tuned thresholds {low:+.2f} to {high:+.2f}")
+        for tuned in filter(None, each.thresholds):
+            low, high = 100 * tuned.low, 100 * tuned.high
+            lines.append(
+                f"    with tuned thresholds {100 * tuned.value:+.2f} ({low:+.2f} to {high:+.2f})"
+            )
     return "\n".join(lines)
 
 

@@ -1,8 +1,11 @@
 """Recipes of fine-tuning compared: the data they are made of, and the figures made of reports."""
 
+import json
+
 import pytest
 
 from benchmarks import recipes
+from bert_core.tasks.catalog import TASKS
 
 
 def test_rare_data_has_its_share_and_no_text_twice(tmp_path):
@@ -46,3 +49,31 @@ def test_each_variant_is_compared_with_the_plain_recipe(monkeypatch, tmp_path):
     assert balanced.reach is not None and balanced.reach > 0
     assert found.variants["plain"].deviation == pytest.approx(0.0707, abs=1e-4)
     assert "+20.00" in recipes.table(found)
+
+
+def test_thresholds_of_one_half_are_measured_on_the_other(tmp_path):
+    """Of a model that ranks well and always says 0: a threshold below 0.5 finds the rare label."""
+    answers = [int(n % 10 == 0) for n in range(600)]
+    rows = [f"text {n}\t{answer}" for n, answer in enumerate(answers)]
+    (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    scores = [0.1 + 0.2 * answer + 0.01 * (n % 9) for n, answer in enumerate(answers)]
+    for trial, values in {"good": scores, "blind": [0.1] * 600}.items():
+        folder = tmp_path / "runs" / trial
+        folder.mkdir(parents=True)
+        (folder / recipes.BEST_PREDICTIONS).write_text(
+            "".join(
+                json.dumps({"label": "0", "scores": {"0": 1 - each, "1": each}}) + "\n"
+                for each in values
+            )
+        )
+    of_trials = recipes.Scores([0.5, 0.5], {}, [1.0, 1.0], ["good", "blind"])
+    found = recipes.TaskScores("t", "f1_macro", "f1 macro", 9, 600, {"plain": of_trials})
+    recipes.add_thresholds(found, TASKS["sst2"], tmp_path, tmp_path)
+    first, second, *blind = of_trials.thresholds
+    assert first is not None and second is not None and blind == [None, None]
+    assert first.value == second.value == pytest.approx(1 - f1_of_the_majority(540, 60))
+    assert "+52.63" in recipes.table(found)
+
+
+def f1_of_the_majority(majority, minority):
+    return majority / (2 * majority + minority)  # the mean of its F1 and 0
