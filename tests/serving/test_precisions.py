@@ -93,7 +93,7 @@ def test_they_are_explained(server):
     np.testing.assert_allclose(found["attention"], wanted["attention"], atol=0.05)
     scale = np.abs(wanted["attributions"]).max()
     np.testing.assert_allclose(
-        np.array(found["attributions"]) / scale, np.array(wanted["attributions"]) / scale, atol=0.1
+        np.array(found["attributions"]) / scale, np.array(wanted["attributions"]) / scale, atol=0.2
     )
 
 

@@ -213,7 +213,6 @@ class Int8Linear(nn.Module):
     with rows that are not rounded.
     """
 
-    weight: Tensor
     scale: Tensor
     bias: Tensor
     weight_sums: Tensor
@@ -225,10 +224,21 @@ class Int8Linear(nn.Module):
         scale = weight.abs().amax(1).clamp_min(_SMALLEST) / levels  # [O]
         whole = (weight / scale.unsqueeze(1)).round().to(torch.int8)
         bias = linear.bias.detach().float().clone() if linear.bias is not None else 0 * scale
-        self.register_buffer("weight", whole)  # [O, I]
+        self._weight = WholeWeight(whole)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
         self.register_buffer("weight_sums", whole.sum(1).float() * scale)  # [O]
+
+    @property
+    def weight(self) -> Tensor:
+        """The whole numbers, int8 [O, I]; a copy, as `PrepackedLinear.weight` is."""
+        return self._weight.dense
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self.weight
 
     def forward(self, rows: Tensor) -> Tensor:
         """The outputs [T, O], float32, of rows [T, I]."""
@@ -242,10 +252,44 @@ class Int8Linear(nn.Module):
         smallest, largest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)  # [T, 1]
         middle = (smallest + largest) / 2
         reach = torch.maximum(largest - middle, middle - smallest).clamp_min_(_SMALLEST)
-        whole = (rows - middle).mul_(_LEVELS / reach).round_().to(torch.int8)
-        outputs = _product(whole, self.weight).float()  # [T, O]
+        whole = (rows - middle).mul_(_LEVELS / reach).round_()
+        outputs = self._weight.sums(whole)  # [T, O]
         outputs.mul_(reach / _LEVELS).mul_(self.scale).add_(self.bias)
         return outputs.add_(middle * self.weight_sums)
+
+
+class WholeWeight:
+    """Weights [O, I] of whole numbers of 8 bits, laid out once for oneDNN where torch has it."""
+
+    def __init__(self, weight: Tensor) -> None:
+        # `torch._int_mm` needs no layout, and on CPUs without VNNI is a loop: 30 times as slow.
+        self._is_laid_out = torch.backends.mkldnn.is_available()
+        self._weight = (
+            torch.ops.onednn.qlinear_prepack(weight, None) if self._is_laid_out else weight
+        )
+        self._ones = torch.ones(len(weight))
+        self._zeros = torch.zeros(len(weight), dtype=torch.int32)
+
+    @property
+    def dense(self) -> Tensor:
+        """The weights in their usual layout."""
+        return self._weight.to_dense().t() if self._is_laid_out else self._weight
+
+    def sums(self, rows: Tensor) -> Tensor:
+        """The sums [T, O] with rows of whole numbers from -127 to 127, [T, I], all in float32.
+
+        Exact, and then rounded to float32 once.
+        """
+        if not self._is_laid_out:
+            # torch has no public name for it.
+            product = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+            return product(rows.to(torch.int8), self._weight.t()).float()
+        # Numbers with a sign cost oneDNN a pass over the weights at each call, so 127 stands for 0.
+        return torch.ops.onednn.qlinear_pointwise(
+            *(rows.add(_LEVELS).to(torch.uint8), 1.0, _LEVELS),
+            *(self._weight, self._ones, self._zeros, None),
+            *(1.0, 0, torch.float32, "none", [], ""),
+        )
 
 
 @cache
@@ -271,15 +315,10 @@ def _is_exact(levels: int) -> bool:
     signs[1] = -1
     signs[2, ::2] = -1
     signs[3, :128] = -1
-    rows, weight = _LEVELS * signs.repeat(16, 1), levels * signs.repeat(16, 1)
+    rows, weight = _LEVELS * signs.repeat(16, 1).float(), levels * signs.repeat(16, 1)
+    whole = WholeWeight(weight)
     for some in (rows[:1], rows):
         right = some.double() @ weight.double().t()
-        if not torch.equal(_product(some, weight).double(), right):
+        if not torch.equal(whole.sums(some).double(), right):
             return False
     return True
-
-
-def _product(rows: Tensor, weight: Tensor) -> Tensor:
-    """The sums [T, O], int32, of rows [T, I] and weights [O, I], int8."""
-    # torch has no public name for it.
-    return torch._int_mm(rows, weight.t())  # pyright: ignore[reportPrivateImportUsage]

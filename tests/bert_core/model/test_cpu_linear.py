@@ -370,7 +370,8 @@ def test_int8_gradients_are_those_of_the_weights():
 
 def test_int8_holds_a_quarter_of_the_bytes():
     linear = linear_map(1536, 384)
-    held = sum(buffer.nbytes for buffer in Int8Linear(linear).buffers())
+    quantized = Int8Linear(linear)
+    held = sum(each.nbytes for each in (quantized.weight, *quantized.buffers()))
     assert held < 0.27 * linear.weight.nbytes
     assert not list(Int8Linear(linear).parameters())
 
@@ -407,3 +408,14 @@ def test_products_are_exact_on_older_cpus_too(instructions):
     levels, error = done.stdout.split()
     assert int(levels) in (63, weight_levels())
     assert float(error) < 0.01
+
+
+def test_without_onednn_sums_are_the_same(monkeypatch):
+    weight = torch.randint(-63, 64, (40, 384), dtype=torch.int8)
+    rows = torch.randint(-127, 128, (9, 384)).float()
+    found = cpu_linear.WholeWeight(weight)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    plain = cpu_linear.WholeWeight(weight)
+    assert torch.equal(found.dense, weight) and torch.equal(plain.dense, weight)
+    assert torch.equal(found.sums(rows), plain.sums(rows))
+    assert torch.equal(found.sums(rows), rows @ weight.float().T)

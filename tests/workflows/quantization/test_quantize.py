@@ -276,7 +276,7 @@ def test_an_encoder_loses_direction(quantize, tmp_path):
     code, printed = quantize(model=MINILM, data=tmp_path / "texts.txt")
     assert code == 0, printed
     cosines = [float(each) for each in re.findall(r"\| .* \| (0\.\d+) \|", printed)]
-    assert len(cosines) == 3 and 0.995 < cosines[2] <= cosines[1] <= cosines[0] < 1
+    assert len(cosines) == 3 and 0.99 < cosines[2] <= cosines[1] <= cosines[0] < 1
     assert "21 texts, texts.txt" in printed
     assert printed.split("\n\nwritten")[0] in (tmp_path / "int8" / "README.md").read_text()
     assert (tmp_path / "int8" / "1_Pooling" / "config.json").is_file()
