@@ -85,6 +85,8 @@ class Served:
         environment = {**os.environ, **kind.environment, "PYTHONPATH": str(ROOT)}
         if kind.is_peer:
             del environment["PYTHONPATH"]
+            programs = environment_of(kind.name, work) / "bin"  # as if it were activated
+            environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
         with self.log.open("wb") as log:
