@@ -50,6 +50,7 @@ def audit(data: Path, options: argparse.Namespace) -> Path:
         "storage": storage,
         "name": "label-errors",
         "epochs": options.epochs,
+        "seeds": options.seeds,
         "optimizer.peak_learning_rate": options.learning_rate,
         "options.max_length": 128,
     }
@@ -92,6 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--share", type=float, default=0.05, help="share of labels to flip")
     parser.add_argument("--seed", type=int, default=0, help="which labels are flipped")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="models of each fold")
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args(arguments)
@@ -107,8 +109,8 @@ def main(arguments: Sequence[str]) -> int:
         f"{results['suspects']:,} suspects: {results['precision']:.1%} of them are flips,"
         f" {results['recall']:.1%} of all {len(flipped):,}"
     )
-    settings = {"share": options.share, "seed": options.seed, "epochs": options.epochs}
-    settings["learning_rate"] = options.learning_rate
+    names = ("share", "seed", "epochs", "learning_rate", "seeds")
+    settings = {name: getattr(options, name) for name in names}
     results |= {"settings": settings, "surroundings": surroundings(torch.device("cpu"))}
     write_results(results, options.json)
     return 0

@@ -76,7 +76,8 @@ def announce(settings: AuditSettings, sweep: "Sweep") -> None:
     if settings.split is not None:
         print(f"held out {settings.split:.4g} of the training examples, not audited, as dev")
     print("\n".join(data.tally_lines))
-    print(f"runs     {len(sweep.trials)} folds, {len(sweep.left())} left", flush=True)
+    models = f"{settings.seeds} models each, " if settings.seeds > 1 else ""
+    print(f"runs     {settings.folds} folds, {models}{len(sweep.left())} left", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.task import Task, softmax
 from bert_core.text.rng import IntArray
 from workflows.finetuning.exclusion import TEXTS, WHERE, as_cell, place_of
-from workflows.sweeps.folds import FoldRun, OutOfFold, kept_outputs
+from workflows.sweeps.folds import JudgedFold, OutOfFold
 
 SUSPECTS, RANKING = "suspects", "ranking"
 """Files among the artifacts: the suspects as .csv and .jsonl, and every example as .jsonl."""
@@ -138,11 +138,11 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: Path) -> None:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def audit_findings(found: OutOfFold, trials: Sequence[FoldRun]) -> AuditFindings:
-    """Judges every training example; `trials` are those of the folds, in the order of `found`."""
+def audit_findings(found: OutOfFold, folds: Sequence[JudgedFold]) -> AuditFindings:
+    """Judges every training example; `folds` are those of `found`, in their order."""
     task = found.task
     if not isinstance(task, Classification):
-        errors, judgements = _of_words(found, trials)
+        errors, judgements = _of_words(found, folds)
     elif task.kind == "multiple":
         errors, judgements = _of_label_sets(found, task)
     else:
@@ -209,18 +209,18 @@ def _scores(found: OutOfFold, task: Task) -> FloatArray:
     return np.array([[each[name] for name in task.labels] for each in scores], dtype=np.float64)
 
 
-def _of_words(found: OutOfFold, trials: Sequence[FoldRun]) -> tuple[LabelErrors, list[Judgement]]:
+def _of_words(found: OutOfFold, folds: Sequence[JudgedFold]) -> tuple[LabelErrors, list[Judgement]]:
     """Words without a token, and those that were truncated, are not judged."""
     names = found.task.labels
     labels: list[IntArray] = []
     probabilities: list[FloatArray] = []
     words: list[tuple[int, int]] = []
     first = 0
-    for trial in trials:
-        rows, examples = trial.job.data.dev.rows, trial.job.data.dev.examples
+    for fold in folds:
+        rows, examples = fold.data.dev.rows, fold.data.dev.examples
         known = np.flatnonzero(rows.labels >= 0)
         labels.append(rows.labels[known].astype(np.int64))
-        probabilities.append(softmax(kept_outputs(trial.job.folder)[known]))
+        probabilities.append(softmax(fold.outputs[known]))
         ends = np.cumsum([len(each.words) for each in examples])
         places = rows.notes["words"][known]
         sentences = np.searchsorted(ends, places, side="right")

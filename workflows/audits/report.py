@@ -54,6 +54,7 @@ class AuditReport:
     model: str
     data: str
     folds: int
+    seeds: int
     criterion: str
     metrics: dict[str, float]
     findings: AuditFindings
@@ -77,6 +78,7 @@ def as_json(report: AuditReport) -> dict[str, Any]:
         "model": without_machine_paths(report.model),
         "data": without_machine_paths(report.data),
         "folds": report.folds,
+        "seeds": report.seeds,
         "criterion": report.criterion,
         "out_of_fold": report.metrics,
         "unit": findings.unit,
@@ -146,13 +148,23 @@ def retrained_text(report: AuditReport) -> str:
     )
 
 
+def models_text(report: AuditReport) -> str:
+    """How many models judge, and what."""
+    if report.seeds == 1:
+        return f"{report.folds}, each judges the fold that it has not learned from"
+    return (
+        f"{report.folds * report.seeds}: {report.seeds} seeds judge each of {report.folds} folds,"
+        " which they have not learned from, by the mean of their probabilities"
+    )
+
+
 def audit_page(report: AuditReport) -> Page:
     """The page of an audit."""
     findings = report.findings
     facts = [
         ("task", f"{report.task}, data {without_machine_paths(report.data)}"),
         ("encoder", without_machine_paths(report.model)),
-        ("models", f"{report.folds}, each judges the fold that it has not learned from"),
+        ("models", models_text(report)),
         ("out of fold", out_of_fold_text(report)),
         ("suspects", suspects_text(findings)),
         ("noise", noise_text(findings)),

@@ -11,7 +11,7 @@ from workflows.audits.retraining import opened_retraining
 from workflows.audits.settings import AuditSettings
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME
-from workflows.sweeps.folds import probable_out_of_fold
+from workflows.sweeps.folds import judged_folds, probable_out_of_fold
 from workflows.sweeps.run import (
     Driver,
     SweepRun,
@@ -63,9 +63,9 @@ def judge(
 ) -> tuple[bool, list[str], list[str]]:
     """Writes the suspects, retrains without them; whether all is done, the summary, failures."""
     folder = sweep.folder.path / ARTIFACTS_NAME
-    trials = sweep.folds_of_the_best()
-    found = probable_out_of_fold(trials)
-    findings = audit_findings(found, trials)
+    folds = judged_folds(sweep.folds_of_the_best())
+    found = probable_out_of_fold(folds)
+    findings = audit_findings(found, folds)
     findings.write(folder)
     outcome = sweep.outcome(driver.at_once)
     report = AuditReport(
@@ -73,7 +73,8 @@ def judge(
         task=settings.task,
         model=outcome.model,
         data=outcome.data,
-        folds=len(trials),
+        folds=len(folds),
+        seeds=settings.seeds,
         criterion=outcome.criterion,
         metrics=found.metrics,
         findings=findings,

@@ -47,12 +47,12 @@ class AuditSettings(TaskRunSettings):
             "data",
             "model",
             "folds",
+            "seeds",
             "retrain",
             "epochs",
             "batch_size",
             "optimizer.peak_learning_rate",
             "options.max_length",
-            "at_once",
         ),
     )
 
@@ -60,6 +60,12 @@ class AuditSettings(TaskRunSettings):
         default=True,
         description="train on all training examples and on those that are not suspects, and compare"
         f" on dev; without a dev file {HELD_OUT:.0%} are held out before the folds are made",
+    )
+    seeds: int = Field(
+        default=1,
+        ge=1,
+        description="models of each fold, whose probabilities are averaged; seeds start at --seed."
+        " More find more of the errors, and take longer",
     )
     at_once: int | None = Field(
         default=None,
@@ -91,7 +97,7 @@ def audit_settings_class(task: str, approach: str = "finetune") -> type[AuditSet
     return settings
 
 
-OWN_FIELDS = {"retrain", "at_once", "gpus_per_trial"}
+OWN_FIELDS = {"retrain", "seeds", "at_once", "gpus_per_trial"}
 
 
 def has_labels(task: Task) -> bool:

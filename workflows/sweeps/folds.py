@@ -1,11 +1,13 @@
 """Out-of-fold predictions: each example's, by the model that has not learned from its fold."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from safetensors.numpy import load_file
 
 from bert_core.disk import atomic_write
@@ -15,6 +17,7 @@ from bert_core.evaluation.outcomes import prediction_records, write_predictions
 from bert_core.strict_files import parse_json
 from bert_core.tasks.task import FloatArray, Task
 from workflows.evaluation.report import evaluation_report, write_report
+from workflows.finetuning.data import TaskData
 from workflows.finetuning.job import FinetuningJob
 from workflows.runs.folder import RunFolder
 
@@ -104,31 +107,70 @@ class FoldRun(Protocol):
 
 def out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
     """The predictions of finished trials of one point, one for each fold, in their order."""
-    return _joined(trials, [kept_predictions(trial.job.folder) for trial in trials])
+    return _joined(
+        [(trial.fold or 0, trial.job.data, kept_predictions(trial.job.folder)) for trial in trials]
+    )
 
 
-def probable_out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
-    """As `out_of_fold`, of each fold's epoch of the lowest loss; of tasks with a loss of labels.
+@dataclass(frozen=True)
+class JudgedFold:
+    """A fold, whose examples are `data.dev`, and what is said at its places, [P, L].
 
-    Raises `UserError` as `kept_outputs` does.
+    Of several models, trained from different seeds, `outputs` have the mean of their probabilities.
     """
-    predictions = []
+
+    number: int
+    data: TaskData
+    outputs: FloatArray
+
+    @property
+    def predictions(self) -> Sequence[dict[str, Any]]:
+        """For each example of the fold."""
+        dev = self.data.dev
+        return self.data.task.decode(self.outputs, dev.rows, dev.examples)
+
+
+def judged_folds(trials: Sequence[FoldRun]) -> list[JudgedFold]:
+    """The folds of finished trials of one point, each judged by its epochs of the lowest loss.
+
+    Of tasks with a loss of labels. Raises `UserError` as `kept_outputs` does.
+    """
+    by_fold: dict[int, list[FoldRun]] = defaultdict(list)
     for trial in trials:
-        data = trial.job.data
-        outputs = kept_outputs(trial.job.folder)
-        predictions.append(data.task.decode(outputs, data.dev.rows, data.dev.examples))
-    return _joined(trials, predictions)
-
-
-def _joined(
-    trials: Sequence[FoldRun], predictions: Sequence[Sequence[dict[str, Any]]]
-) -> OutOfFold:
-    examples, joined, folds = [], [], []
-    for trial, found in zip(trials, predictions, strict=True):
         assert trial.fold is not None
-        dev = trial.job.data.dev.examples
-        assert len(found) == len(dev)
-        examples += dev
+        by_fold[trial.fold].append(trial)
+    found = []
+    for number, models in by_fold.items():
+        data = models[0].job.data
+        outputs = [kept_outputs(model.job.folder) for model in models]
+        found.append(JudgedFold(number, data, mean_outputs(data.task, outputs)))
+    return found
+
+
+def mean_outputs(task: Task, outputs: Sequence[FloatArray]) -> FloatArray:
+    """Logits [P, L] of the mean of the probabilities of several models' logits."""
+    if len(outputs) == 1:
+        return outputs[0]
+    logits = np.stack(outputs).astype(np.float64)  # [models, P, L]
+    if task.problem_type == "multi_label_classification":
+        has = np.logaddexp.reduce(-np.logaddexp(0, -logits))
+        mean = has - np.logaddexp.reduce(-np.logaddexp(0, logits))
+    else:
+        total = np.logaddexp.reduce(logits, axis=2, keepdims=True)
+        mean = np.logaddexp.reduce(logits - total)
+    return mean.astype(outputs[0].dtype)
+
+
+def probable_out_of_fold(folds: Sequence[JudgedFold]) -> OutOfFold:
+    """What is most probable of every example by models that have not seen it."""
+    return _joined([(each.number, each.data, each.predictions) for each in folds])
+
+
+def _joined(folds: Sequence[tuple[int, TaskData, Sequence[dict[str, Any]]]]) -> OutOfFold:
+    examples, joined, numbers = [], [], []
+    for number, data, found in folds:
+        assert len(found) == len(data.dev.examples)
+        examples += data.dev.examples
         joined += found
-        folds += [trial.fold] * len(found)
-    return OutOfFold(trials[0].job.data.task, examples, joined, folds)
+        numbers += [number] * len(found)
+    return OutOfFold(folds[0][1].task, examples, joined, numbers)

@@ -335,7 +335,7 @@ def opened_sweep(settings: TuneSettings, storage: Storage, kind: str = "sweeps")
 
     It lies in the storage's folder `kind`. Raises `UserError` for what the user can fix.
     """
-    refuse_contradictions(settings)
+    refuse_contradictions(settings, averages_seeds=kind == "audits")
     with ExitStack() as opened:
         # With folds the examples are those of all of them; the first stands for its data.
         first = {"fold": None if settings.folds is None else 0}
@@ -373,7 +373,7 @@ def keep_points(sweep: Sweep) -> None:
     write_atomically(sweep.folder.path / POINTS, json.dumps(points))
 
 
-def refuse_contradictions(settings: TuneSettings) -> None:
+def refuse_contradictions(settings: TuneSettings, *, averages_seeds: bool = False) -> None:
     """Raises `UserError` for settings of a sweep that do not go together."""
     for name in ("train", "dev", "test"):
         if getattr(settings, name) is not None:
@@ -399,14 +399,14 @@ def refuse_contradictions(settings: TuneSettings) -> None:
                 f"leave it out, and try the best with more {name} in a grid",
             )
     if settings.folds is not None:
-        refuse_with_folds(settings)
+        refuse_with_folds(settings, averages_seeds=averages_seeds)
 
 
-def refuse_with_folds(settings: TuneSettings) -> None:
+def refuse_with_folds(settings: TuneSettings, *, averages_seeds: bool) -> None:
     """Raises `UserError` for what says nothing where every fold is dev in turn."""
     given = {
         "--fold": settings.fold is not None,
-        "--seeds": settings.seeds > 1,
+        "--seeds": settings.seeds > 1 and not averages_seeds,
         "--tracking.register_as": settings.tracking.asked_name is not None,
         "--stop_early": settings.stop_early,
         **{f"--decisions.{name}": True for name in settings.decisions.changed},

@@ -4,6 +4,7 @@ import csv
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from audit_runs import (
@@ -15,16 +16,24 @@ from audit_runs import (
     write_wrong_tags,
 )
 from finetuning_runs import arguments, finetune_here, write_encoder, write_task
+from scipy.special import expit, softmax
 
 from bert_core.errors import UserError
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.tables import read_table
+from bert_core.tasks.tagging import Tagging
 from bert_core.tokenizer import load_tokenizer
 from workflows.audit import main
 from workflows.audits.run import is_reported, judge, refuse_unjudged
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import read_task_data
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS, FOLD_OUTPUTS
-from workflows.sweeps.folds import kept_outputs, probable_out_of_fold
+from workflows.sweeps.folds import (
+    judged_folds,
+    kept_outputs,
+    mean_outputs,
+    probable_out_of_fold,
+)
 
 LINES = ("suspects.csv", "suspects.jsonl", "ranking.jsonl")
 
@@ -190,8 +199,44 @@ def test_a_fold_is_judged_by_the_epoch_of_its_lowest_loss(tmp_path, write, chang
             losses = [epoch.dev_loss for epoch in trial.outcome.curve]
             assert float(total) / len(labels) == pytest.approx(min(losses), rel=1e-4)
             assert len({*losses}) == 4
-            records = probable_out_of_fold([trial]).predictions
+            records = probable_out_of_fold(judged_folds([trial])).predictions
             assert records == task.decode(outputs.numpy(), dev.rows, dev.examples)
+
+
+@pytest.mark.parametrize(
+    ("task", "probabilities"),
+    [
+        (Classification(labels=("a", "b", "c")), lambda logits: softmax(logits, axis=-1)),
+        (Classification(labels=("a", "b", "c"), kind="multiple"), expit),
+        (Tagging(tag_names=("O", "B-A", "I-A")), lambda logits: softmax(logits, axis=-1)),
+    ],
+)
+def test_several_models_have_the_mean_of_their_probabilities(task, probabilities):
+    draw = np.random.default_rng(0)
+    outputs = [draw.normal(0, 4, (9, 3)).astype(np.float32) for _ in range(3)]
+    outputs[0][0], outputs[1][0] = (60, -60, 0), (60, -60, 0)  # beyond what rounds to 0 and 1
+    outputs[2][0] = 60, -60, 0
+    found = mean_outputs(task, outputs)
+    assert found.dtype == np.float32 and np.isfinite(found).all()
+    wanted = np.mean([probabilities(each.astype(float)) for each in outputs], axis=0)
+    np.testing.assert_allclose(probabilities(found.astype(float)), wanted, rtol=1e-5)
+    assert mean_outputs(task, outputs[:1]) is outputs[0]
+
+
+def test_more_seeds_go_on_with_an_audit(tmp_path):
+    """The models that are there already are not trained again, and all judge together."""
+    flipped = write_flipped(tmp_path / "data")
+    judged(tmp_path, "--no-retrain")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/trial.json")}
+    folder, lines, _ = judged(tmp_path, "--no-retrain", "--seeds", "2")
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/trial.json")}
+    assert len(after) == 2 * len(before) and before.items() <= after.items()
+    ranking = ranked(folder)
+    assert len(ranking) == 120 and len({each["where"] for each in ranking}) == 120
+    assert {each["where"] for each in ranking[:6]} == {f"train.tsv:{line}" for line in flipped}
+    report = json.loads((folder / "report.json").read_text())
+    assert report["seeds"] == 2 and report["folds"] == len(before)
+    assert "2 seeds judge each" in (folder / "report.md").read_text()
 
 
 def test_a_run_that_is_no_fold_keeps_no_outputs(tmp_path):

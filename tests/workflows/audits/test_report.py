@@ -46,6 +46,7 @@ def written(found, folder):
         model="/models/some/m",
         data="/data/d",
         folds=2,
+        seeds=1,
         criterion="accuracy",
         metrics=found.metrics,
         findings=findings,
