@@ -12,7 +12,7 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.model.bert import Bert
-from bert_core.model.cpu.linear import Int8Linear, onednn_is_faster_here
+from bert_core.model.cpu.linear import Int8Linear, onednn_is_faster_here, weight_levels
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.model_folder import CHECKSUMS, ModelFolderError, load_model_folder, save_model_folder
@@ -144,7 +144,7 @@ def test_vectors_of_a_real_encoder_keep_their_direction(minilm, extractor_of):
     second = replace(extractor, encoder=model.eval().encoder).of_texts(SENTENCES)
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1)
     cosines /= np.linalg.norm(second, axis=1)
-    assert cosines.min() > 0.99 and cosines.max() < 1 - 1e-6
+    assert cosines.min() > (0.995 if weight_levels() == 127 else 0.99) and cosines.max() < 1 - 1e-6
 
 
 def test_a_text_has_the_same_vector_alone_and_in_company(minilm, extractor_of):
@@ -195,7 +195,7 @@ def test_a_decoder_looks_to_the_left_in_any_numbers(minilm_folder, precision):
     whole, beginning = states(encoder, [row]), states(encoder, [row[:12]])
     # As the first of two rows it is padded nowhere either.
     beside = states(encoder, [row, row[:7]])[:20]
-    tolerance = 1e-5 if precision == "float32" else 0.1
+    tolerance = 1e-5 if precision == "float32" else 0.05 if weight_levels() == 127 else 0.1
     torch.testing.assert_close(whole[:12], beginning, rtol=0, atol=tolerance)
     torch.testing.assert_close(whole, beside, rtol=0, atol=tolerance)
 

@@ -147,10 +147,7 @@ OF_SEARCH = {
 # Sparse vectors of every word are as costly as all the others together.
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] * path.startswith("/embed_sparse"))
-        for path in OF_SEARCH
-    ],
+    [pytest.param(path, marks=pytest.mark.slow if "sparse" in path else ()) for path in OF_SEARCH],
 )
 def test_pairs_beyond_their_size(watch, path):
     made = OF_SEARCH[path](path)

@@ -64,8 +64,7 @@ class AuditSettings(TaskRunSettings):
     seeds: int = Field(
         default=1,
         ge=1,
-        description="models of each fold, whose probabilities are averaged; seeds start at --seed."
-        " More find more of the errors, and take longer",
+        description="models of each fold, whose probabilities are averaged; seeds start at --seed",
     )
     at_once: int | None = Field(
         default=None,
@@ -117,6 +116,7 @@ def refuse_contradictions(settings: AuditSettings) -> None:
         "--fold": settings.fold is not None,
         "--exclude": settings.exclude is not None,
         "--tracking.register_as": settings.tracking.asked_name is not None,
+        **{f"--decisions.{name}": True for name in settings.decisions.changed},
     }
     for name in (name for name, is_given in given.items() if is_given):
         what = "an audit judges every training example, and registers nothing"

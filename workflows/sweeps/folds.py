@@ -107,9 +107,11 @@ class FoldRun(Protocol):
 
 def out_of_fold(trials: Sequence[FoldRun]) -> OutOfFold:
     """The predictions of finished trials of one point, one for each fold, in their order."""
-    return _joined(
-        [(trial.fold or 0, trial.job.data, kept_predictions(trial.job.folder)) for trial in trials]
-    )
+    found = []
+    for trial in trials:
+        assert trial.fold is not None
+        found.append((trial.fold, trial.job.data, kept_predictions(trial.job.folder)))
+    return _joined(found)
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ class Sweep(PlannedRuns[TuneSettings]):
         return max(finished, key=lambda each: each.outcome.score or 0.0, default=None)
 
     def folds_of_the_best(self) -> list[PlannedTrial]:
-        """The trials of the point with the best mean, by their folds.
+        """The trials of the point with the best mean: each fold once, for each seed.
 
         [] before all have finished, and of a sweep without folds.
         """
@@ -404,9 +404,11 @@ def refuse_contradictions(settings: TuneSettings, *, averages_seeds: bool = Fals
 
 def refuse_with_folds(settings: TuneSettings, *, averages_seeds: bool) -> None:
     """Raises `UserError` for what says nothing where every fold is dev in turn."""
+    if settings.seeds > 1 and not averages_seeds:
+        what, remedy = "the folds are the trials of a setting", "leave it out, or raise --folds"
+        raise UserError(what, f"--seeds {settings.seeds}", remedy)
     given = {
         "--fold": settings.fold is not None,
-        "--seeds": settings.seeds > 1 and not averages_seeds,
         "--tracking.register_as": settings.tracking.asked_name is not None,
         "--stop_early": settings.stop_early,
         **{f"--decisions.{name}": True for name in settings.decisions.changed},

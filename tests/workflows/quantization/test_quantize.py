@@ -18,6 +18,7 @@ from bert_core.evaluation.intervals import Comparison, Interval, MetricDifferenc
 from bert_core.evaluation.outcomes import Outcome
 from bert_core.example import ModelExample, check_example, read_example
 from bert_core.example_answers import answer_of, answered_by
+from bert_core.model.cpu.linear import weight_levels
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD, read_precision
@@ -276,7 +277,8 @@ def test_an_encoder_loses_direction(quantize, tmp_path):
     code, printed = quantize(model=MINILM, data=tmp_path / "texts.txt")
     assert code == 0, printed
     cosines = [float(each) for each in re.findall(r"\| .* \| (0\.\d+) \|", printed)]
-    assert len(cosines) == 3 and 0.99 < cosines[2] <= cosines[1] <= cosines[0] < 1
+    least = 0.995 if weight_levels() == 127 else 0.99
+    assert len(cosines) == 3 and least < cosines[2] <= cosines[1] <= cosines[0] < 1
     assert "21 texts, texts.txt" in printed
     assert printed.split("\n\nwritten")[0] in (tmp_path / "int8" / "README.md").read_text()
     assert (tmp_path / "int8" / "1_Pooling" / "config.json").is_file()
