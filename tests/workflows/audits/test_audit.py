@@ -257,6 +257,7 @@ def test_a_run_that_is_no_fold_keeps_no_outputs(tmp_path):
         ({"fold": 1}, "--fold"),
         ({"exclude": "suspects.csv"}, "--exclude"),
         ({"tracking.register_as": "m"}, "--tracking.register_as"),
+        ({"decisions.thresholds": True}, "--decisions.thresholds (leave it out; finetune.py"),
         ({"test": "test.tsv"}, "files of splits are for single runs"),
         ({"folds": 1}, "greater than or equal to 2"),
     ],
