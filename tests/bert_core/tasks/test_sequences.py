@@ -224,13 +224,10 @@ def test_many_texts_are_the_same_as_each_alone(uncased):
 
 
 def test_marks_are_taken_in_in_linear_time(uncased):
-    def seconds(size):
-        began = time.thread_time()
-        tokens = align(uncased, ["a" + "\u0301" * size])
-        assert tokens.offsets.tolist() == [[0, size + 1]]
-        return time.thread_time() - began
-
-    assert seconds(80_000) < 30 * min(seconds(10_000) for _ in range(3)) + 0.05
+    began = time.thread_time()
+    tokens = align(uncased, ["a" + "\u0301" * 500_000])
+    assert tokens.offsets.tolist() == [[0, 500_001]]
+    assert time.thread_time() - began < 20  # 0.4 s; in quadratic time minutes
 
 
 def sides_of(texts):
