@@ -21,6 +21,7 @@ from bert_core.features.states import states_at_places
 from bert_core.features.units import cut_texts, default_pooling, unit_rows
 from bert_core.masked_language_model import FillMask, masked_token_answers
 from bert_core.model.bert import Bert
+from bert_core.model.encoder import without_dropout
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
 from bert_core.strict_files import read_json_object
@@ -129,9 +130,7 @@ def outputs_of(model: Bert, question: ExampleQuestion, rows: EncodedRows) -> Flo
     """Computes a model's outputs [P, L] at the places of a question's rows, without dropout."""
     is_task = question.source == "task"
     layers = layers_read(model) if is_task else (model.config.num_hidden_layers,)
-    was_training = model.training
-    model.eval()
-    try:
+    with without_dropout(model):
         ((_, batch, states),) = states_at_places(
             model.encoder,
             rows,
@@ -148,8 +147,6 @@ def outputs_of(model: Bert, question: ExampleQuestion, rows: EncodedRows) -> Flo
                 outputs = masked_token_answers(model, states, counts)
             else:
                 (outputs,) = states
-    finally:
-        model.train(was_training)
     return outputs.float().cpu().numpy()
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert, MaskedTokenHead
+from bert_core.model.encoder import without_dropout
 from bert_core.settings import DistillationSettings
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.loop import ComputeLoss, autocast
@@ -185,17 +186,12 @@ def evaluate_pretraining(
     """
     surprise = torch.from_numpy(unigram_surprise(token_counts)).to(device)
     totals = torch.zeros(len(SUM_NAMES) + 1, dtype=torch.float64, device=device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), autocast(device, autocast_dtype):
-            for batch in batches:
-                batch = batch.to(device, non_blocking=True)
-                _, sums = compute_loss(model, batch, num_predictions=1, num_rows=1)
-                totals[:-1] += sums
-                totals[-1] += _sum_of_surprise(surprise, batch.masked_ids)
-    finally:
-        model.train(was_training)
+    with without_dropout(model), torch.no_grad(), autocast(device, autocast_dtype):
+        for batch in batches:
+            batch = batch.to(device, non_blocking=True)
+            _, sums = compute_loss(model, batch, num_predictions=1, num_rows=1)
+            totals[:-1] += sums
+            totals[-1] += _sum_of_surprise(surprise, batch.masked_ids)
     if world_size() > 1:
         dist.all_reduce(totals)
     return _means(totals)

@@ -20,7 +20,7 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor
 from bert_core.features.units import cut_texts, cut_words, words_of
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
+from bert_core.model.encoder import Encoder, without_dropout
 from bert_core.model.layout import Packed
 from bert_core.tasks.encoded_rows import TaskBatch, concatenated
 from bert_core.tasks.task import FloatArray, head_answers, layers_read, places_read
@@ -50,24 +50,19 @@ def attention_maps(
             f"a text of {len(encoding.ids)} tokens", text[:40], f"give one of {longest} at most"
         )
     ids = torch.tensor(encoding.ids)
-    was_training = encoder.training
-    encoder.eval()
-    try:
-        with torch.inference_mode():
-            states = encoder.hidden_states(
-                ids,
-                torch.tensor(encoding.type_ids),
-                torch.arange(len(ids)),
-                Packed.from_lengths([len(ids)]),
-                layers=range(len(encoder.layers)),
-            )
-            config = encoder.config
-            maps = [
-                _probabilities(layer.get_submodule("query_key_value")(state), config)
-                for layer, state in zip(encoder.layers, states, strict=True)
-            ]
-    finally:
-        encoder.train(was_training)
+    with without_dropout(encoder), torch.inference_mode():
+        states = encoder.hidden_states(
+            ids,
+            torch.tensor(encoding.type_ids),
+            torch.arange(len(ids)),
+            Packed.from_lengths([len(ids)]),
+            layers=range(len(encoder.layers)),
+        )
+        config = encoder.config
+        maps = [
+            _probabilities(layer.get_submodule("query_key_value")(state), config)
+            for layer, state in zip(encoder.layers, states, strict=True)
+        ]
     return AttentionMaps(encoding.tokens, torch.stack(maps))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.interface import StoredDtype
-from bert_core.model.encoder import Encoder
+from bert_core.model.encoder import Encoder, without_dropout
 from bert_core.tasks.encoded_rows import (
     PREDICTION_TOKENS,
     EncodedRows,
@@ -51,16 +51,12 @@ def states_at_places(
     device, autocast_dtype = computing["device"], computing["autocast_dtype"]
     max_tokens = computing["max_tokens"]
     layout = layout_for(encoder.config, device, autocast_dtype, training=False)
-    was_training = encoder.training
-    encoder.eval()
-    try:
+    with without_dropout(encoder):
         for items, batch in evaluation_batches(rows, max_tokens=max_tokens, layout=layout):
             moved = batch.to(device, non_blocking=True)
             with torch.inference_mode(), autocast(device, autocast_dtype):
                 states = hidden_states(encoder, moved, layers)
             yield items, batch, [state.float() for state in states]
-    finally:
-        encoder.train(was_training)
 
 
 def stored_states(

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from bert_core.model.bert import Bert
+from bert_core.model.encoder import without_dropout
 from bert_core.model.tagger import FeatureTagger
 from bert_core.tasks.encoded_rows import (
     PREDICTION_TOKENS,
@@ -48,26 +49,21 @@ def compute_all_outputs(
         layout = layout_for(model.config, device, autocast_dtype, training=False)
     per_row = task.head.per_row
     has_loss = not task.is_coupled and bool(len(rows.labels)) and bool(rows.label_counts.any())
-    was_training = model.training
-    model.eval()
     where, parts, loss = [], [], 0.0
     share = {"rank": rank(), "world_size": world_size()} if shared else {}
     batches = evaluation_batches(rows, max_tokens=max_tokens, layout=layout, **share)
     num_tokens, done = max(int(rows.lengths.sum()), 1), 0
-    try:
-        with torch.inference_mode(), autocast(device, autocast_dtype):
-            for items, batch in batches:
-                batch = batch.to(device, non_blocking=True)
-                answers = compute_outputs(model, batch).float()
-                if has_loss:
-                    loss += float(task.loss(answers, batch)[0])
-                where.append(rows.rows_of(items) if per_row else rows.places_of(items))
-                parts.append(answers.cpu().numpy())
-                done += batch.num_real_tokens
-                if progress is not None:
-                    progress(done / num_tokens)
-    finally:
-        model.train(was_training)
+    with without_dropout(model), torch.inference_mode(), autocast(device, autocast_dtype):
+        for items, batch in batches:
+            batch = batch.to(device, non_blocking=True)
+            answers = compute_outputs(model, batch).float()
+            if has_loss:
+                loss += float(task.loss(answers, batch)[0])
+            where.append(rows.rows_of(items) if per_row else rows.places_of(items))
+            parts.append(answers.cpu().numpy())
+            done += batch.num_real_tokens
+            if progress is not None:
+                progress(done / num_tokens)
     mine = where, parts, loss
     found = _of_all_ranks(mine) if shared else [mine]
     widths = [some.shape[1] for _, parts, _ in found for some in parts]

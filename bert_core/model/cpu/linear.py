@@ -224,7 +224,7 @@ class Int8Linear(nn.Module):
         scale = weight.abs().amax(1).clamp_min(_SMALLEST) / levels  # [O]
         whole = (weight / scale.unsqueeze(1)).round().to(torch.int8)
         bias = linear.bias.detach().float().clone() if linear.bias is not None else 0 * scale
-        self._weight = WholeWeight(whole)
+        self._weight = WholeWeight(whole, scale)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
         self.register_buffer("weight_sums", whole.sum(1).float() * scale)  # [O]
@@ -250,24 +250,26 @@ class Int8Linear(nn.Module):
     def _outputs(self, rows: Tensor) -> Tensor:
         # Each step by itself: where a vector of the CPU ends, fused ones may round otherwise.
         smallest, largest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)  # [T, 1]
-        middle = (smallest + largest) / 2
-        reach = torch.maximum(largest - middle, middle - smallest).clamp_min_(_SMALLEST)
-        whole = (rows - middle).mul_(_LEVELS / reach).round_()
-        outputs = self._weight.sums(whole)  # [T, O]
-        outputs.mul_(reach / _LEVELS).mul_(self.scale).add_(self.bias)
+        step = (largest - smallest).clamp_min_(_SMALLEST).mul_(0.5 / _LEVELS)
+        whole = (rows - smallest).div_(step).round_()  # from 0 to 254
+        middle = (step * _LEVELS).add_(smallest)  # the number for which 127 stands
+        outputs = self._weight.products(whole).mul_(step).add_(self.bias)  # [T, O]
         return outputs.add_(middle * self.weight_sums)
 
 
 class WholeWeight:
-    """Weights [O, I] of whole numbers of 8 bits, laid out once for oneDNN where torch has it."""
+    """Weights [O, I] of whole numbers of 8 bits, laid out once for oneDNN where torch has it.
 
-    def __init__(self, weight: Tensor) -> None:
+    Those of each output are in units of its `scale`, float32 [O].
+    """
+
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
         # `torch._int_mm` needs no layout, and on CPUs without VNNI is a loop: 30 times as slow.
         self._is_laid_out = torch.backends.mkldnn.is_available()
         self._weight = (
             torch.ops.onednn.qlinear_prepack(weight, None) if self._is_laid_out else weight
         )
-        self._ones = torch.ones(len(weight))
+        self._scale = scale
         self._zeros = torch.zeros(len(weight), dtype=torch.int32)
 
     @property
@@ -275,19 +277,20 @@ class WholeWeight:
         """The weights in their usual layout."""
         return self._weight.to_dense().t() if self._is_laid_out else self._weight
 
-    def sums(self, rows: Tensor) -> Tensor:
-        """The sums [T, O] with rows of whole numbers from -127 to 127, [T, I], all in float32.
+    def products(self, rows: Tensor) -> Tensor:
+        """The products [T, O] with rows [T, I] of whole numbers, all float32; 127 stands for 0.
 
-        Exact, and then rounded to float32 once.
+        Rows have numbers from 0 to 254: those with a sign cost oneDNN a pass over the weights at
+        each call. The sums are exact, then scaled.
         """
         if not self._is_laid_out:
             # torch has no public name for it.
             product = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
-            return product(rows.to(torch.int8), self._weight.t()).float()
-        # Numbers with a sign cost oneDNN a pass over the weights at each call, so 127 stands for 0.
+            sums = product((rows - _LEVELS).to(torch.int8), self._weight.t())
+            return sums.float().mul_(self._scale)
         return torch.ops.onednn.qlinear_pointwise(
-            *(rows.add(_LEVELS).to(torch.uint8), 1.0, _LEVELS),
-            *(self._weight, self._ones, self._zeros, None),
+            *(rows.to(torch.uint8), 1.0, _LEVELS),
+            *(self._weight, self._scale, self._zeros, None),
             *(1.0, 0, torch.float32, "none", [], ""),
         )
 
@@ -316,9 +319,9 @@ def _is_exact(levels: int) -> bool:
     signs[2, ::2] = -1
     signs[3, :128] = -1
     rows, weight = _LEVELS * signs.repeat(16, 1).float(), levels * signs.repeat(16, 1)
-    whole = WholeWeight(weight)
+    whole = WholeWeight(weight, torch.ones(len(weight)))
     for some in (rows[:1], rows):
         right = some.double() @ weight.double().t()
-        if not torch.equal(whole.sums(some).double(), right):
+        if not torch.equal(whole.products(some + _LEVELS).double(), right):
             return False
     return True

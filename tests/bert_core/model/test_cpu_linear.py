@@ -410,12 +410,13 @@ def test_products_are_exact_on_older_cpus_too(instructions):
     assert float(error) < 0.01
 
 
-def test_without_onednn_sums_are_the_same(monkeypatch):
+def test_without_onednn_products_are_the_same(monkeypatch):
     weight = torch.randint(-63, 64, (40, 384), dtype=torch.int8)
-    rows = torch.randint(-127, 128, (9, 384)).float()
-    found = cpu_linear.WholeWeight(weight)
+    scale = torch.rand(40)
+    rows = torch.randint(0, 255, (9, 384)).float()
+    found = cpu_linear.WholeWeight(weight, scale)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    plain = cpu_linear.WholeWeight(weight)
+    plain = cpu_linear.WholeWeight(weight, scale)
     assert torch.equal(found.dense, weight) and torch.equal(plain.dense, weight)
-    assert torch.equal(found.sums(rows), plain.sums(rows))
-    assert torch.equal(found.sums(rows), rows @ weight.float().T)
+    assert torch.equal(found.products(rows), plain.products(rows))
+    assert torch.equal(found.products(rows), ((rows - 127) @ weight.float().T) * scale)
