@@ -46,6 +46,7 @@ def run_pytest(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_skip_needs_a_listed_reason(run_pytest):
     tests = {
         "listed": "def test_listed(): pytest.skip('no GPU 7 here')\n",
@@ -67,12 +68,14 @@ def test_a_skip_needs_a_listed_reason(run_pytest):
     assert reports.count("No line of tests/allowed_skips.txt allows this reason") == 6
 
 
+@pytest.mark.slow
 def test_a_module_skipped_for_an_unlisted_reason_fails_the_run(run_pytest):
     status, printed, _ = run_pytest({"made": "pytest.skip('no time', allow_module_level=True)"})
     assert status == 2
     assert "test_made.py was skipped: 'no time'" in printed
 
 
+@pytest.mark.slow
 def test_tests_of_ray_come_first_and_long_ones_last(run_pytest):
     made = (
         "@pytest.mark.slow\ndef test_long(): pass\n"
@@ -83,6 +86,7 @@ def test_tests_of_ray_come_first_and_long_ones_last(run_pytest):
     assert list(run_pytest({"made": made}, "-m", "")[2]) == ["cluster", "short", "long"]
 
 
+@pytest.mark.slow
 def test_one_process_runs_all_tests_of_ray_and_files_stay_whole(run_pytest):
     files = {
         name: f"@pytest.mark.ray\ndef test_ray_{name}(): pass\n"
@@ -98,6 +102,7 @@ def test_one_process_runs_all_tests_of_ray_and_files_stay_whole(run_pytest):
         assert len(workers) == 1, (group, printed)
 
 
+@pytest.mark.slow
 def test_what_changes_pytorch_for_all_ends_the_run(run_pytest):
     made = "def test_a(): sys.modules['torchax'] = sys\ndef test_b(): pass\n"
     status, printed, _ = run_pytest({"made": made})

@@ -110,6 +110,7 @@ def test_every_product_is_in_bfloat16_and_gradients_in_float32(in_xla):
     assert found == {"float32"}
 
 
+@pytest.mark.slow
 def test_without_a_type_every_product_is_in_float32(in_xla):
     kinds, found = in_xla(xla_parts.kinds_of_products, None)
     assert {kind for both in kinds for kind in both} == found == {"float32"}
@@ -291,6 +292,7 @@ def test_without_room_for_a_row_it_is_the_devices_error(in_xla):
     assert said.startswith("RESOURCE_EXHAUSTED") and refused == [4, 2]
 
 
+@pytest.mark.slow
 def test_bfloat16_is_that_of_autocast_and_the_weights_stay_float32(in_xla):
     expected, found, moved = in_xla(xla_runs.in_bfloat16)
     assert found[0]["loss"] == pytest.approx(expected[0]["loss"], abs=2e-3)
@@ -353,6 +355,7 @@ def test_two_processes_are_one(in_xla, tmp_path):
     assert (folder / "step-00000003" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_devices_exchange_once_a_step(in_xla):
     _, exchanges = in_xla(xla_parts.exchanged, 2, 3)
     # All that the micro-batches add up to in one exchange, and the tallies.

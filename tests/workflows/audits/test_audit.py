@@ -143,6 +143,7 @@ def ranked(folder):
     return [json.loads(line) for line in (folder / "ranking.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_several_labels(tmp_path):
     wrong = write_several(tmp_path / "data")
     changed = {"options.kind": "multiple", "epochs": 10}
@@ -160,6 +161,7 @@ def test_several_labels(tmp_path):
     assert data.train.rows.tally["excluded"] == len(rows)
 
 
+@pytest.mark.slow
 def test_tags_of_words(tmp_path):
     wrong = write_wrong_tags(tmp_path / "data")
     folder, _, _ = judged(tmp_path, "--no-retrain", task="tagging", epochs=8)
@@ -223,6 +225,7 @@ def test_several_models_have_the_mean_of_their_probabilities(task, probabilities
     assert mean_outputs(task, outputs[:1]) is outputs[0]
 
 
+@pytest.mark.slow
 def test_more_seeds_go_on_with_an_audit(tmp_path):
     """The models that are there already are not trained again, and all judge together."""
     flipped = write_flipped(tmp_path / "data")

@@ -104,6 +104,7 @@ def test_a_classifier(exported, folders, format):
         assert row.max() == pytest.approx(answer.scores[0].score, abs=1e-4)
 
 
+@pytest.mark.slow
 @formats
 @pytest.mark.parametrize("name", ["entities", "answers"])
 def test_logits_of_tokens(exported, folders, format, name):
@@ -148,6 +149,7 @@ def test_int8_is_smaller_and_near(exported, folders, format):
     assert config["bertline_export"]["precision"] == "int8"
 
 
+@pytest.mark.slow
 @formats
 def test_decisions_in_int8_are_counted(exported, format):
     _, said = exported("entities", "--format", format, "--int8")

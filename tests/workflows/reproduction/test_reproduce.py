@@ -119,6 +119,7 @@ def test_a_run_that_mlflow_alone_knows(storage, reproduce, unsent):
     assert "no such run at MLflow" in unknown
 
 
+@pytest.mark.slow
 def test_other_data_and_another_encoder_are_refused_with_the_difference(
     storage, reproduce, tmp_path
 ):
@@ -172,6 +173,7 @@ def test_a_tagger_over_features(storage, reproduce, unsent):
     assert "the same to the bit" in printed
 
 
+@pytest.mark.slow
 def test_pre_training_comes_out_again_to_the_bit(storage, reproduce, unsent):
     shards = write_corpus(storage / "corpus", num_documents=80)
     run = Run(storage, "encoder-run", shards, 4)
