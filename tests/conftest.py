@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,6 +164,13 @@ def pytest_collection_modifyitems(config, items):
     Everything with real Ray runs in one process (`pytest -n 2`): the cluster is started once, and
     two clusters at a time would compete for the cores that each takes for its own.
     """
+    variants = Counter()
+    for item in items:
+        if (some := item.get_closest_marker("some")) is not None:
+            name = item.nodeid.partition("[")[0]
+            variants[name] += 1
+            if variants[name] > some.args[0]:
+                item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (_is(item, "slow"), not _is(item, "ray")))
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         for item in items:

@@ -86,6 +86,15 @@ def test_tests_of_ray_come_first_and_long_ones_last(run_pytest):
     assert list(run_pytest({"made": made}, "-m", "")[2]) == ["cluster", "short", "long"]
 
 
+def test_of_many_variants_some_are_of_the_short_half(run_pytest):
+    made = (
+        "@pytest.mark.some(2)\n@pytest.mark.parametrize('n', [1, 2, 3])\ndef test_a(n): pass\n"
+        "def test_b(): pass\n"
+    )
+    assert "3 passed, 1 deselected" in run_pytest({"made": made})[1]
+    assert "4 passed" in run_pytest({"made": made}, "-m", "")[1]
+
+
 @pytest.mark.slow
 def test_one_process_runs_all_tests_of_ray_and_files_stay_whole(run_pytest):
     files = {

@@ -19,11 +19,12 @@ from bert_core.text.rng import IntArray
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-FILTER, QUALITY = "low_self_confidence", "self_confidence"
-"""How cleanlab chooses suspects, and what it ranks by: both the probability of the given label.
+FILTER, QUALITY = "confident_learning", "self_confidence"
+"""How cleanlab chooses suspects, and what it ranks by: the probability of the given label.
 
-Of flipped labels of MRPC its other filters found no larger share with as few false suspects, and
-its other rankings no more (docs/guides/audit.md).
+The filter holds each label to how sure models are of it. The first of the ranking would be as many,
+but mostly of the label that models know least: left out, they took a third of it away
+(docs/guides/audit.md).
 """
 ABSENT = ""
 """In a `NoisePair` the absence of the other label, where there may be several."""

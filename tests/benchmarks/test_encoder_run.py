@@ -206,6 +206,7 @@ def test_elsewhere_a_step_has_as_many_rows_as_would_fill_it():
     assert len(sizes) == 8 and max(sizes) <= 64 * 128
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("preset", "millions"), [("tiny", 4), ("small", 28), ("base", 109)])
 def test_the_encoder_has_the_size_of_its_name(preset, millions):
     config = RECIPES[preset].architecture(vocabulary())

@@ -80,6 +80,7 @@ def whole(shards, tmp_path_factory):
     return pretrain(shards, tmp_path_factory.mktemp("whole"))[0]
 
 
+@pytest.mark.slow
 def test_what_is_out_of_time_goes_on_to_the_same_weights(shards, whole, tmp_path):
     for looks in (7, 9):  # so that it stops in the eighth step, then in the tenth from there on
         stopped, finished = pretrain(shards, tmp_path / "parts", clock=CountingClock(looks))

@@ -135,6 +135,7 @@ def test_a_server_that_answers_otherwise_is_not_measured(tmp_path):
     assert not server.processor_seconds()
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_says_why(tmp_path):
     server = served.Served(kinds()[UVICORN], tmp_path / "nothing", tmp_path)
     with pytest.raises(RuntimeError, match=r"did not start: error: .*nothing"):
@@ -163,6 +164,7 @@ def test_overload_is_refused_and_the_rate_goes_on(command, tmp_path, monkeypatch
         assert each["server_seconds_of_an_answer_overloaded"] > 0
 
 
+@pytest.mark.slow
 def test_windows_over_http_are_those_of_the_offline_predictor(tmp_path, monkeypatch):
     data, encoder = write_data("squad", tmp_path / "data"), write_encoder(tmp_path / "encoder")
     task = TASKS["squad"].model_copy(update={"max_length": 24, "stride": 6})

@@ -411,6 +411,7 @@ TRAINING = Path(__file__).parent / "training"
 NUM_CHANGED = {"tokenizer": 100, "model": 100, "shards": 80, "checkpoint": 80}
 
 
+@pytest.mark.slow
 def test_folders_changed_at_random_are_opened_or_refused(
     tmp_path, repository, subprocess_environment
 ):

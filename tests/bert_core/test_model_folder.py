@@ -378,6 +378,7 @@ def copy_of_first(tmp_path):
 BOTH = pytest.mark.parametrize("steps", ["at once", "in two steps"], indirect=True)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("steps", "is_first"),
     [("at once", False), ("in two steps", False), ("at once", True)],
@@ -408,6 +409,7 @@ def test_a_kill_at_any_step_leaves_a_whole_folder(tmp_path, steps, copy_of_first
     assert seen == ({None, 2} if is_first else {1, 2})
 
 
+@pytest.mark.some(1)
 @BOTH
 def test_a_save_after_a_kill_that_is_killed_too(steps, copy_of_first):
     for first, second in product((8, 12, 16), (1, 12)):
@@ -422,6 +424,7 @@ def test_a_save_after_a_kill_that_is_killed_too(steps, copy_of_first):
         assert value_in(folder) in (1, 2, 3)
 
 
+@pytest.mark.some(1)
 @BOTH
 def test_an_error_at_any_step_leaves_a_whole_folder_and_nothing_beside_it(steps, copy_of_first):
     failures = 0

@@ -187,6 +187,7 @@ def states(encoder, rows):
         return encoder(ids, torch.zeros_like(ids), positions, layout)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("precision", ["int8", "float32"])
 def test_a_decoder_looks_to_the_left_in_any_numbers(minilm_folder, precision):
     _, model, _ = load_model_folder(minilm_folder, changes={"is_decoder": True})

@@ -108,6 +108,7 @@ def chinese_texts(num_characters=20_000, alphabet=6000):
     return ["".join(drawn[begin : begin + 30]) + "。" for begin in range(0, num_characters, 30)]
 
 
+@pytest.mark.slow
 def test_the_alphabet_covers_text_of_many_characters():
     texts = chinese_texts()
     used = Counter("".join(texts))

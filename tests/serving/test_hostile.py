@@ -264,6 +264,7 @@ def test_every_route_stands_long_texts(generous, path, body):
         assert status in (200, 413, 422), str(content)[:300]
 
 
+@pytest.mark.slow
 def test_each_is_refused_or_answered_others_meanwhile_and_memory_comes_back(generous):
     cases = hostile()
 

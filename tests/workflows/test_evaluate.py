@@ -39,6 +39,7 @@ def evaluate(finetuning_job, tmp_path, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_run_with_an_interval(evaluate, finetuning_job, tmp_path):
     folder = tmp_path / "report"
     code, printed = evaluate("--task", "classification", report=folder)

@@ -325,6 +325,7 @@ def train(tmp_path, corpus, folder_uri):
     return start
 
 
+@pytest.mark.slow
 def test_a_worker_goes_on_on_another_machine_with_the_same_bits(train, tmp_path, corpus):
     whole = Run(tmp_path / "whole", "run", corpus, steps=25, settings=SETTINGS)
     train_here(whole)

@@ -60,6 +60,7 @@ def every_threshold(scores):
         yield [*(ordered[:1] / 2), *((ordered[1:] + ordered[:-1]) / 2), (ordered[-1] + 1) / 2]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("criterion", ["accuracy", "f1", "f1_macro", "matthews"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_threshold_of_two_labels_is_the_best_there_is(criterion, seed):
@@ -78,6 +79,7 @@ def test_the_threshold_of_two_labels_is_the_best_there_is(criterion, seed):
     assert score(with_thresholds(task, scores, gold).thresholds) == pytest.approx(best)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("criterion", METRICS["multiple"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_thresholds_of_several_labels_are_about_the_best_there_are(criterion, seed):

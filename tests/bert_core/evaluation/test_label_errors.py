@@ -56,6 +56,19 @@ def test_a_label_that_nobody_has_or_hardly_anybody_changes_nothing():
     assert {*errors_of_labels(labels, probabilities, (*NAMES, "never")).order[:2]} == {0, 1}
 
 
+def test_a_label_that_models_know_less_is_not_mostly_suspect():
+    random = np.random.default_rng(0)
+    right = (random.random(2000) < 0.3).astype(np.int64)
+    own = np.where(right == 1, random.uniform(0.1, 0.9, 2000), random.uniform(0.4, 1, 2000))
+    labels = right.copy()
+    labels[random.choice(np.flatnonzero(right == 0), 40, replace=False)] = 1
+    labels[random.choice(np.flatnonzero(right == 1), 10, replace=False)] = 0
+    of_one = np.where(right == 1, own, 1 - own)
+    found = errors_of_labels(labels, np.stack([1 - of_one, of_one], axis=1), ("often", "rare"))
+    of_rare_and_right = found.suspects & (right == 1) & (labels == 1)
+    assert of_rare_and_right.sum() < 0.5 * found.suspects.sum()
+
+
 def test_of_several_labels_each_is_judged():
     random = np.random.default_rng(1)
     right = random.random((200, 4)) < 0.4

@@ -41,6 +41,7 @@ def test_the_classes_of_a_task(evaluated):
         assert (counts and counts.names) == names
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("num", [60, 4])
 def test_the_fast_way_gives_the_metrics_of_the_task_for_every_sample(evaluated, kind, num):
     # Four examples: there are samples without a label, without a type, with one number only.

@@ -113,6 +113,7 @@ def is_replayed(row):
     return of_second.pop()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("packed", "share"), [(True, 0.05), (False, 0.3)])
 def test_a_second_corpus_has_its_share_and_leaves_the_order_of_the_first(packed, share):
     rows = RowSettings(objective="left_to_right")  # nothing is masked, nothing drawn

@@ -166,6 +166,7 @@ def results(loss, model, batch, counts):
     return [value.detach(), sums, *(parameter.grad for parameter in model.parameters())]
 
 
+@pytest.mark.slow
 def test_padded_rows_are_compiled_with_and_without_a_mask_and_have_the_plain_numbers():
     torch.manual_seed(0)
     model = Bert.for_pretraining(small_bert(hidden_dropout_prob=0.0)).double()

@@ -223,6 +223,7 @@ def test_any_process_may_ask_to_stop(stop):
     assert Numbers(4, arrays(stop=stop)).stop == (stop > 0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("micro_batch", "num_layers", "optimizer"),
     [
@@ -270,6 +271,7 @@ def test_dropout_is_a_function_of_seed_and_step(in_xla):
     assert abs(alike[0] - alike[1]) > 1e-4, "another step"
 
 
+@pytest.mark.slow
 def test_each_phase_is_compiled_once(in_xla):
     assert in_xla(xla_runs.two_phases) == [1, 1, 2, 2, 2]
 

@@ -101,6 +101,7 @@ def is_a_name(place, kind):
     return place[-2:-1] and (place[-2] in FREE or (kind, place[:-1]) == SERVICE_SELECTOR)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_any_misspelt_key_is_found(kind):
     found = [each.values[0] for each in every_document() if each.values[0]["kind"] == kind]

@@ -164,6 +164,7 @@ def trained(tmp_path_factory, inputs):
         yield ablation
 
 
+@pytest.mark.slow
 def test_what_a_finished_one_came_to(trained):
     _, masked, next_tokens = (variant.outcome for variant in trained.variants)
     assert masked.is_finished and masked.name == "mlm" and masked.paper_row == "No NSP"

@@ -66,6 +66,7 @@ def train(planned):
     planned.finish()
 
 
+@pytest.mark.slow
 def test_four_arms_are_trained_on_their_text_and_measured_on_both(tmp_path, inputs):
     storage = open_storage(str(tmp_path))
     with opened_ablation(settings_of(tmp_path, inputs), storage) as ablation:

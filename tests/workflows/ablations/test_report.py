@@ -189,6 +189,7 @@ def reports(tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 def test_a_page_has_only_sections_with_content(reports):
     def titles(name):
         text = (reports[name][0] / "report.md").read_text()

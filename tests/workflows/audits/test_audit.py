@@ -182,6 +182,7 @@ def test_tags_of_words(tmp_path):
     assert {each["where"] for each in ranking if each["suspect"]} == sentences
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("write", "changed"),
     [

@@ -129,6 +129,7 @@ def demo(tmp_path):
     assert not left
 
 
+@pytest.mark.slow
 def test_without_a_terminal_it_asks_and_ends(demo, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     assert main(demo) == 0
@@ -214,6 +215,7 @@ def test_the_server_ends_with_the_demo(demo, tmp_path, moment, sent):
     assert errors == ("" if has_served else "stopped; the same command goes on\n")
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_an_error_of_one_line(demo, tmp_path, capsys):
     weights = tmp_path / "runs" / "docs_answers-pretrained" / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

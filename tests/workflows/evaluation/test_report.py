@@ -99,6 +99,7 @@ PICTURES = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_task_has_its_pictures_and_its_tally(kind, tmp_path):
     made = MAKERS[kind](np.random.default_rng(0), 60)

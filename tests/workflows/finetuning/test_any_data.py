@@ -258,6 +258,7 @@ def learn_first_stages(given_settings, tokenizer, folder):
     write_predictions(prediction_records(data.task, found, known), folder / "out.jsonl")
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize(("task", "ending"), OF_ENDINGS)
 def test_any_file_is_learned_from_or_refused_in_one_line(encoder, task, ending):
     name, *options = task.split()

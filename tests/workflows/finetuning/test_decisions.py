@@ -166,6 +166,7 @@ def test_every_reader_of_the_folder_decides_alike(tuned, plain, storage, tmp_pat
     assert load_predictor(tmp_path / "int8").task == predictor.task
 
 
+@pytest.mark.slow
 def test_of_epochs_that_find_nothing_the_one_with_the_lowest_loss_is_tuned(storage):
     settings = {"epochs": 2, "optimizer__peak_learning_rate": 3e-4, "options__metric": "f1"}
     best = [
@@ -177,6 +178,7 @@ def test_of_epochs_that_find_nothing_the_one_with_the_lowest_loss_is_tuned(stora
     assert [each["epoch"] for each in notes] == [1, 2]
 
 
+@pytest.mark.slow
 def test_stopped_and_going_on_it_decides_the_same(tuned, storage):
     job, results = finished(storage, 30, name="parts", **TUNED, checkpoint__every_steps=7)
     assert lines_of(results, "decisions") == lines_of(tuned[1], "decisions")

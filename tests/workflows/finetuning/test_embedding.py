@@ -75,6 +75,7 @@ def test_it_learns_which_passage_belongs_to_a_query(whole):
     assert measured[-1]["dev/loss"] < measured[0]["dev/loss"]
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole):
     for stop_after in (17, 8):
         _, outcome, _ = embed_here(storage, stop_after, name="parts")
@@ -87,6 +88,7 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole):
     assert first == second
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("kind", "criterion"), [("scores", "spearman"), ("labels", "accuracy"), ("texts", "spearman")]
 )
@@ -115,6 +117,7 @@ def test_other_kinds_are_learned_too(storage, kind, criterion):
     assert measured[-1][f"dev/{criterion}"] > (0.7 if kind == "labels" else 0.2)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
     options = {"options__pooling": pooling, "options__query_prompt": "ba: "}
@@ -217,6 +220,7 @@ def sparse(storage):
     return run, exported(storage, run)
 
 
+@pytest.mark.slow
 def test_words_are_learned_that_a_query_and_its_passage_share(storage, sparse):
     measured = [each for _, each in records(sparse[0]) if "dev/loss" in each]
     assert measured[-1]["dev/ndcg_at_10"] > measured[0]["dev/ndcg_at_10"]

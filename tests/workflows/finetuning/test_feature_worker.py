@@ -61,6 +61,7 @@ def test_a_tagger_learns_over_an_encoder_that_stays(whole, storage):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(12, 30)])
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, stops):
     name = f"parts-{'-'.join(map(str, stops))}"

@@ -79,6 +79,7 @@ def test_the_folder_has_an_example_of_dev_and_statistics_of_train(
     assert "example.json" in listed and "training_statistics.json" in listed
 
 
+@pytest.mark.slow
 def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     """What it says of a text it reads at the last token: the first has seen nothing."""
     write_task(tmp_path / "data")
@@ -174,6 +175,7 @@ def write_classes(folder, kind):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 @pytest.mark.parametrize("kind", ["single", "multiple"])
 def test_classes_of_any_characters_are_learned_and_reported(tmp_path, kind, capsys):

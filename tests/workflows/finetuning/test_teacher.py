@@ -76,6 +76,7 @@ def weights(run):
     return (newest_checkpoint(run.folder.checkpoints)[0] / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_ends_bit_equal(storage):
     whole, job = learn(storage, name="whole")
     assert job.data.num_items == 90 + 14 + 14 and whole.parts.total_steps == 2 * 15
@@ -186,6 +187,7 @@ def test_who_answers_other_questions_is_no_teacher(storage):
         parse(arguments(storage, distillation__alpha=0.5))
 
 
+@pytest.mark.slow
 def test_the_same_labels_in_another_order_teach_the_same(storage):
     """Columns follow the names of the labels."""
     task = TASKS["classification"].model_copy(update={"labels": ("up", "down")})

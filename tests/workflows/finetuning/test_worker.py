@@ -59,6 +59,7 @@ def test_figures_on_dev_are_of_the_rows_with_a_label(storage, tmp_path):
     assert max(figures) > 0.9, "half of the rows are no mistakes"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stops", [(12,), (17, 8)])
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, stops):
     name = f"parts-{'-'.join(map(str, stops))}"
@@ -128,6 +129,7 @@ def test_a_run_ends_where_patience_does_and_says_what_is_missing(inverted):
     assert "after step 12 of 72" in said and "94% of its peak" in said and "--epochs 1 " in said
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stops", [[3], [4], [6, 5], [8], [11]])
 def test_stopped_on_the_way_it_ends_early_at_the_same_bits(inverted, stops):
     whole, _, _ = finetune_here(inverted, name="whole", **EARLY)
@@ -190,6 +192,7 @@ def test_a_run_that_goes_on_under_other_threads_says_so(storage, monkeypatch):
     assert progress[-1].total_steps == 36
 
 
+@pytest.mark.slow
 def test_rare_labels_may_count_more_and_a_run_goes_on_with_the_same_bits(tmp_path):
     """Nine in ten are of one label; with balanced weights the rare one is found."""
     choose = random.Random(5)

@@ -183,6 +183,7 @@ def given(tmp_path, store_template):
     return [*words, "--report", str(tmp_path / "report"), "--storage", str(tmp_path / "storage")]
 
 
+@pytest.mark.slow
 def test_pictures_of_tagged_words(tmp_path, given, capsys):
     given += ["--data", str(tmp_path / "tagged"), "--task", "ner", "--projection", "pca"]
     given += ["--words", "ba", "nothing", "rume", "--neighbours", "2", "--layers", "0,-1"]

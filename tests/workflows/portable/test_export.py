@@ -125,6 +125,7 @@ def test_logits_of_tokens(exported, folders, format, name):
     assert np.abs(mine[rows.places] - wanted).max() < 1e-4 and np.abs(wanted).max() > 0.5
 
 
+@pytest.mark.some(1)
 @formats
 def test_vectors(exported, folders, format):
     folder, _ = exported("vectors", "--format", format)
@@ -170,6 +171,7 @@ def token(predictor, asked):
 PRINTED = {"sentiment": label, "paraphrase": label, "encoder": token, "answers": None}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_program_in_the_folder_runs(exported, folders, name, monkeypatch, capsys):
     folder, _ = exported(name, "--format", "onnx")

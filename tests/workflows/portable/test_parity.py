@@ -70,6 +70,7 @@ KINDS = {
 }
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", KINDS)
 def test_padded_and_packed_say_the_same(folders, name):
     model = load_padded_model(folders[name])

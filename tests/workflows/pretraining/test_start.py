@@ -139,6 +139,7 @@ def test_stopped_anywhere_it_writes_the_same_bits(run_of):
     assert (parts.checkpoints / last).read_bytes() == (whole.checkpoints / last).read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_before_the_first_checkpoint_it_measures_the_start_once(run_of, tmp_path, corpus):
     other = write_corpus(
         tmp_path / "general", num_documents=40, seed=9, tokenizer=load_tokenizer(corpus)
@@ -227,6 +228,7 @@ def test_another_start_model_is_another_run(run_of, tmp_path, start_folder):
         opened(run_of(start_from=tmp_path / "changed"))
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_with_other_memory_and_a_second_corpus_keeps_its_bits(
     run_of, tmp_path, corpus
 ):
@@ -255,6 +257,7 @@ def rates_of(run):
     return [record[name] for _, record in run.records() if name in record]
 
 
+@pytest.mark.slow
 def test_several_runs_end_from_one_stable_checkpoint(run_of, tmp_path):
     stable = run_of("stable", optimizer__schedule="wsd", optimizer__decay_share=0.25)
     train_here(stable)
@@ -311,6 +314,7 @@ def test_a_vocabulary_that_is_extended_gives_the_model_rows(run_of, tmp_path, co
     assert "--new_pieces 2000" in raised.value.remedy
 
 
+@pytest.mark.slow
 def test_a_first_phase_trains_rows_of_new_pieces_alone(run_of, tmp_path, corpus, start_folder):
     old = load_tokenizer(corpus)
     tokenizer = extend_tokenizer(old, ["bakelimo nurashito"] * 9, 2)

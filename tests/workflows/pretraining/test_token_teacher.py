@@ -56,6 +56,7 @@ def weights(run):
     return (newest_checkpoint(run.checkpoints)[0] / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_ends_bit_equal(storage):
     whole = run_of(storage, "whole")
     train_here(whole)

@@ -72,6 +72,7 @@ def whole(tmp_path_factory, corpus):
     return runs
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("objective", "stops", "perplexity"),
     [

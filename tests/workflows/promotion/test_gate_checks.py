@@ -136,6 +136,7 @@ def test_behaviour_is_checked_by_each_check_of_a_file(right, tmp_path):
     assert "“rume”: down" in second.verdict and second.values == {"pass_rate.words": 0.5}
 
 
+@pytest.mark.slow
 def test_latency_memory_and_size_are_judged(right, data, footprint, monkeypatch):
     monkeypatch.setattr(gate_checks, "measure_footprint", lambda *_: footprint)
     generous = Gate(

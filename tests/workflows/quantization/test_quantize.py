@@ -272,6 +272,7 @@ def test_transformers_reads_the_folder(int8):
     torch.testing.assert_close(rounded, original, rtol=0, atol=linear.scale.max().item())
 
 
+@pytest.mark.slow
 def test_an_encoder_loses_direction(quantize, tmp_path):
     (tmp_path / "texts.txt").write_text("The cat sat on a mat.\nDogs run far.\n12 : 30\n" * 7)
     code, printed = quantize(model=MINILM, data=tmp_path / "texts.txt")

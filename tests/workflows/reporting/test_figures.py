@@ -1,6 +1,7 @@
 import re
 from xml.etree import ElementTree
 
+import pytest
 from hostile_labels import HOSTILE_LABELS
 from matplotlib.image import imread
 
@@ -73,6 +74,7 @@ def test_every_color_of_a_figure_follows_the_theme():
         assert "var(--" in text.get("style", ""), "black text cannot be read in dark mode"
 
 
+@pytest.mark.slow
 def test_marks_have_keys_and_tooltips_and_a_file_its_own_colors():
     for label in HOSTILE_LABELS[::4]:
         figure = drawn(label=label, alt=label)

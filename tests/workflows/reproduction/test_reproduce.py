@@ -89,6 +89,7 @@ def lines(printed):
     return [line for line in printed.splitlines() if line]
 
 
+@pytest.mark.slow
 def test_other_figures_are_told_with_the_first_step_and_the_largest_difference(
     storage, reproduce, unsent
 ):

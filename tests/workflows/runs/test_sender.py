@@ -278,6 +278,7 @@ def test_paths_are_cut_to_their_last_part_and_nothing_else_is():
     assert "…/a.txt" in cut
 
 
+@pytest.mark.slow
 def test_processes_may_race_for_a_fresh_store(tmp_path):
     path = tmp_path / "a b%20c?d=e;f'g#ü" / "mlflow.db"
     uri = sqlite_uri(path)

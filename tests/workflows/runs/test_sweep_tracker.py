@@ -125,6 +125,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "killed", [pytest.param("driver", marks=pytest.mark.slow), "driver and sender"]
 )

@@ -50,6 +50,7 @@ def reports(tmp_path_factory):
     }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_every_sweep_has_its_report(name, reports):
     folder, findings = reports[name]

@@ -259,6 +259,7 @@ def test_where_all_trials_failed_report_and_error_say_why(sweep):
     assert not sweep.folder.summary.exists()
 
 
+@pytest.mark.slow
 def test_every_fold_is_dev_once_and_every_example_is_predicted_out_of_its_fold(storage):
     given = sweep_arguments(storage, folds=3, epochs=1)
     given = given[: given.index("--axis")]

@@ -105,6 +105,7 @@ def test_a_job_among_others_learns_the_same_bits_as_alone(storage, alone):
         assert left(folder) == alone[name], name
 
 
+@pytest.mark.slow
 def test_stopped_within_jobs_or_between_they_go_on(storage, alone):
     """A worker asks before each job, and in each of its steps."""
     jobs = [job(storage, name, "stopped") for name in DIFFERENT]

@@ -259,6 +259,7 @@ def test_the_paragraph_of_an_entry(changes, expected, unexpected):
     assert labels == ["models:/cats/2", "run", "code", "settings", "ends"]
 
 
+@pytest.mark.slow
 def test_of_the_settings_those_are_shown_that_are_no_defaults():
     changed = parse(["--data", "d", "--model", "m", "--seed", "4", "--register", "cats"])
     assert other_than_default(changed.portable()) == ["seed 4", "task classification"]

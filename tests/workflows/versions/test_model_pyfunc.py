@@ -180,6 +180,7 @@ def environment(store):
     }
 
 
+@pytest.mark.slow
 def test_mlflow_loads_a_version_that_does_its_task(models, store, tmp_path):
     asked = tmp_path / "asked.json"
     asked.write_text(json.dumps(ASKED))
