@@ -104,6 +104,7 @@ def test_killed_on_a_bare_machine_it_comes_to_the_same(places, tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_repeated_and_takes_more_seeds(places, tmp_path, monkeypatch):
     assert encoder_run.main(command(places, tmp_path, "--tasks", "sst2")) == 0
     before = results_in(tmp_path)
@@ -116,6 +117,7 @@ def test_a_finished_run_is_not_repeated_and_takes_more_seeds(places, tmp_path, m
         assert [each["seed"] for each in more] == [1]
 
 
+@pytest.mark.slow
 def test_a_call_that_is_out_of_time_says_so(places, tmp_path, capsys):
     assert encoder_run.main(command(places, tmp_path, "--minutes", 0)) == 130
     assert "out of time" in capsys.readouterr().out
@@ -127,6 +129,7 @@ def test_a_call_that_is_out_of_time_says_so(places, tmp_path, capsys):
     assert {name: len(stage["arms"]) for name, stage in results_in(tmp_path)["finetuning"].items()}
 
 
+@pytest.mark.slow
 def test_the_encoder_comes_in_pieces_from_another_machine(places, tmp_path):
     pieces = ("--pieces", tmp_path / "pieces", "--tasks", "mrpc")
     words = command(places, tmp_path, *pieces)

@@ -189,6 +189,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(start_rollout, versions, 
     assert status == 200 and found["canary"] == after["canary"] | {"share": 0.75}
 
 
+@pytest.mark.slow
 def test_a_canary_that_was_set_follows_its_alias_until_it_is_taken_away(
     start_rollout, versions, small_models
 ):

@@ -70,6 +70,7 @@ def test_an_alias_that_moves_is_followed_while_all_are_answered(
     assert info["registry"]["fault"] is None
 
 
+@pytest.mark.slow
 def test_a_broken_version_takes_no_traffic_nor_stops_a_start(
     follow, copied_registry, small_models, tmp_path
 ):

@@ -324,6 +324,7 @@ def test_a_download_that_is_not_what_was_registered_is_no_model(
     load_model_folder(fetch_model("models:/people/2", copied_registry.uri, cache).folder)
 
 
+@pytest.mark.slow
 def test_what_is_known_to_be_damaged_is_not_downloaded_again_for_a_while(
     served_registry, mlflow_server, small_models, tmp_path, monkeypatch
 ):

@@ -55,6 +55,7 @@ def order(watch, text):
     return json.loads(watch.stdout.readline())
 
 
+@pytest.mark.slow
 def test_two_that_start_at_once_fetch_once(start_watch, registry, small_models, tmp_path):
     models = ("models:/people@champion", "models:/mood/1")
     first, second = (ended(each) for each in [start_watch(registry, *models) for _ in range(2)])

@@ -144,6 +144,7 @@ def silent_store(monkeypatch):
         yield "s3://bucket/x"
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_address_stays_that_of_one_address(
     watch, quick_watches, children, copied_registry, small_models, silent_store
 ):

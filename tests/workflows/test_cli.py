@@ -126,6 +126,7 @@ def bash_script(tmp_path_factory):
     return path
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

@@ -346,6 +346,7 @@ def whole_ids(tokenizer, words):
     return tokenizer.encode(words, is_pretokenized=True, add_special_tokens=False).ids
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("max_length", [8, 9, 16, 40, 200])
 @pytest.mark.parametrize("per_text", [1, 5, 60])
 @pytest.mark.parametrize("most_letters", [1, 6])

@@ -262,6 +262,7 @@ def test_columns_of_another_kind_are_no_options(options, name):
     assert name in TextEmbedding(**options).ignored_options()
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_losses_of_one(tmp_path):
     """The ranks' vectors meet before the loss; dropout, which is a rank's own, is off."""
     for num_ranks in (1, 2):

@@ -136,6 +136,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_the_time_is_linear(unit):
     for before, after in (("", ""), ("a", ")"), ("http://", "a"), ("'", ".")):

@@ -301,6 +301,7 @@ def test_static_shapes_never_change(objective):
 NATURAL = {"sentences_per_document": 20, "longest_sentence": 60}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("micro_batch_size", "global_batch_size", "sequence_length", "rows"),
     [

@@ -185,6 +185,7 @@ def test_three_ranks_with_unequal_shares_give_one_ranks_gradient(tmp_path):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_compiled_loss_gives_one_ranks_gradient(tmp_path):
     run_ranks(train_compiled, 2, tmp_path)
     alone = double_state()

@@ -116,6 +116,7 @@ def test_without_a_type_every_product_is_in_float32(in_xla):
     assert {kind for both in kinds for kind in both} == found == {"float32"}
 
 
+@pytest.mark.slow
 def test_what_is_computed_on_the_way_is_not_kept(in_xla):
     kept, num_tokens = in_xla(xla_parts.kept_for_backward, torch.bfloat16)
     squares = [shape for shape, _ in kept if len(shape) == 4 and shape[2:] == (LENGTH, LENGTH)]
@@ -155,6 +156,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(in_xla):
     assert mean == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("name", "with_decay"), [("adamw", True), ("lamb", True), ("lamb", False)])
 def test_updates_on_both_sides_in_turn_are_those_of_torch(in_xla, name, with_decay):
     weights, moments = in_xla(xla_parts.updated, name, with_decay)
@@ -250,6 +252,7 @@ def test_five_steps_are_those_of_torch(in_xla, micro_batch, num_layers, optimize
     assert found["untouched"]  # until the state is asked for
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("first", "optimizer"),
     [("xla", "adamw"), pytest.param("torch", "lamb", marks=pytest.mark.slow)],

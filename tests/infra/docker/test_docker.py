@@ -187,6 +187,7 @@ def test_the_file_is_valid(path):
     assert faults(document(path)) == []
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_any_misspelt_key_is_found(path):
     content = document(path)

@@ -49,6 +49,7 @@ def elsewhere(tmp_path_factory):
     return folder
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("part", PARTS)
 def test_kustomize_sends_what_is_valid_from_the_registry(elsewhere, part):
     done = subprocess.run(

@@ -67,6 +67,7 @@ def test_the_file_is_as_ray_and_google_want_it(name):
     assert problems(launcher(name)) == []
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", FILES)
 def test_any_misspelt_key_is_found(name):
     config = launcher(name)

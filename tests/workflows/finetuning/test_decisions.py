@@ -228,6 +228,7 @@ def test_thresholds_of_three_labels_are_refused_once_the_labels_are_known(storag
             finetune_here(storage, name="refused", data=tmp_path, **asked)
 
 
+@pytest.mark.slow
 def test_a_threshold_may_be_given(storage):
     job, _ = finished(storage, name="given", options__thresholds="rare=0.05", epochs=1)
     assert job.settings.recipe()["options"]["thresholds"] == {"rare": 0.05}

@@ -74,6 +74,7 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, s
         assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes(), file
 
 
+@pytest.mark.slow
 def test_another_seed_reads_the_states_that_are_kept(storage, whole, monkeypatch):
     monkeypatch.setattr(Encoder, "hidden_states", None)  # whoever calls it fails
     run, _, _ = learn(storage, "seed", seed=1)

@@ -115,6 +115,7 @@ def test_the_table_has_a_dash_for_what_was_not_measured():
     assert found["by_layer"] == {"0": [1.0]}
 
 
+@pytest.mark.slow
 def test_drawings_have_the_same_bytes_again(tmp_path):
     scores = {0: [70.0, 71.0], 1: [80.0, 81.0], 2: [79.0, 82.0]}
     shares = {"weighted_sum_all": {1: [0.4, 0.5], 2: [0.6, 0.5]}, "other": {1: [1.0, 1.0]}}

@@ -348,6 +348,7 @@ def test_a_first_phase_trains_rows_of_new_pieces_alone(run_of, tmp_path, corpus,
         opened(run_of("refused", **given))
 
 
+@pytest.mark.slow
 def test_a_head_that_was_drawn_is_trained_with_the_new_rows(run_of, tmp_path, corpus, start_folder):
     """The new rows are not what the model began with, and neither is the head."""
     config, model, old = load_model_folder(start_folder)

@@ -132,6 +132,7 @@ def test_other_data_and_another_encoder_are_refused_with_the_difference(
     assert "error: encoder differs" in line and "it was encoder" in line
 
 
+@pytest.mark.slow
 def test_other_code_is_refused_with_its_files_unless_that_is_said(storage, reproduce, unsent):
     folder = shutil.copytree(storage / "runs" / "cats", storage / "runs" / "older")
     states = json.loads((folder / "artifacts" / CODE).read_text())

@@ -195,6 +195,7 @@ def test_use_is_said_with_the_assumption_behind_it():
     assert str(Usage("tpu", 3.0)).startswith("3.00 TPU host-hours, about 3 kWh")
 
 
+@pytest.mark.slow
 def test_the_lineage_of_pre_training(pretraining_job, tmp_path, store):
     folder = pretraining_job.folder
     figures = pretraining_results.write_results(pretraining_job).figures
