@@ -2,7 +2,8 @@
 
 `python -m benchmarks.recipes --study imbalance|small_data|glue --data GLUE --model FOLDER
 --storage DIR --json FILE`. Each variant differs from the plain recipe in one setting; all have the
-same seeds. Trials that are trained already are not trained again, whichever sweep they were in.
+same seeds. Trials that are trained already are not trained again, whichever sweep they were in, and
+tasks that the file has are kept: `--tasks` may add one at a time.
 """
 
 import argparse
@@ -120,7 +121,8 @@ def main(arguments: Sequence[str]) -> int:
     study = STUDIES[options.study]
     seeds = options.seeds or study.seeds
     found: dict[str, Any] = {"study": options.study, "encoder": options.model.parent.name}
-    found |= {"seeds": seeds, "recipe": list(study.recipe), "tasks": {}}
+    found |= {"seeds": seeds, "recipe": list(study.recipe)}
+    found["tasks"] = _tasks_of(options.json, found)
     for task in options.tasks or study.tasks:
         data = options.data.absolute() / _FOLDERS[task]
         if options.study == "imbalance":
@@ -135,6 +137,15 @@ def main(arguments: Sequence[str]) -> int:
         found["surroundings"] = surroundings(torch.device("cpu"))
         write_results(found, options.json)
     return 0
+
+
+def _tasks_of(path: Path, study: dict[str, Any]) -> dict[str, Any]:
+    """The tasks that an earlier run of the same study wrote."""
+    if not path.is_file():
+        return {}
+    earlier = json.loads(path.read_text())
+    is_same = all(earlier.get(name) == value for name, value in study.items())
+    return earlier["tasks"] if is_same else {}
 
 
 def write_rare(data: Path, folder: Path, rows: int, share: float = RARE_SHARE) -> Path:

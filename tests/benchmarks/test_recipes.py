@@ -77,3 +77,24 @@ def test_thresholds_of_one_half_are_measured_on_the_other(tmp_path):
 
 def f1_of_the_majority(majority, minority):
     return majority / (2 * majority + minority)  # the mean of its F1 and 0
+
+
+def test_a_task_joins_those_that_the_file_has(tmp_path, monkeypatch):
+    def scores(name, *_):
+        return recipes.TaskScores(name, "accuracy", "accuracy", 9, 9, {})
+
+    monkeypatch.setattr(recipes, "measured", scores)
+    monkeypatch.setattr(recipes, "table", str)
+    path = tmp_path / "found.json"
+    given = [
+        *("--study", "glue", "--data", str(tmp_path), "--model", str(tmp_path / "a" / "model"))
+    ]
+    given += ["--storage", str(tmp_path), "--json", str(path)]
+
+    def tasks(*more):
+        assert recipes.main([*given, *more]) == 0
+        return list(json.loads(path.read_text())["tasks"])
+
+    assert tasks("--tasks", "rte", "wnli") == ["rte", "wnli"]
+    assert tasks("--tasks", "mrpc") == ["rte", "wnli", "mrpc"]
+    assert tasks("--tasks", "rte", "--seeds", "9") == ["rte"]
