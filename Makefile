@@ -18,6 +18,8 @@ RESULTS := benchmarks/results
 # Processes that share the tests by file; all tests of Ray run in one of them.
 PROCESSES ?= 2
 PYTEST := $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+# Tests start hundreds of programs: each would compile our modules anew, a tenth of its start.
+unexport PYTHONDONTWRITEBYTECODE
 # Prints where an installed package lies, without importing it.
 folder_of = $(PYTHON) -c 'from importlib.util import find_spec; found = find_spec("$(1)"); \
   print(found and found.submodule_search_locations[0])'
