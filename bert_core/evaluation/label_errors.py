@@ -23,8 +23,7 @@ FILTER, QUALITY = "confident_learning", "self_confidence"
 """How cleanlab chooses suspects, and what it ranks by: the probability of the given label.
 
 The filter holds each label to how sure models are of it. The first of the ranking would be as many,
-but mostly of the label that models know least: left out, they took a third of it away
-(docs/guides/audit.md).
+but mostly of the label that models know least (docs/decisions.md).
 """
 ABSENT = ""
 """In a `NoisePair` the absence of the other label, where there may be several."""

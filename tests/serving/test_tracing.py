@@ -272,7 +272,7 @@ def test_long_texts_and_many_micro_batches_have_their_spans(collector, small_mod
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
+@pytest.mark.parametrize("how", ["hangs", "away", "refuses"])
 def test_a_collector_that_fails_holds_nobody_up(
     collector, dead_address, sentiment, how, caplog, monkeypatch
 ):

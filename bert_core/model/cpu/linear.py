@@ -202,7 +202,7 @@ _SMALLEST = 1e-12  # where all values are one, there is no range to divide by
 class Int8Linear(nn.Module):
     """A linear map in whole numbers of 8 bits, to about 1 %; no training.
 
-    Weights and rows are whole numbers from -127 to 127, each row with a range of its own.
+    Weights are whole numbers from -127 to 127, rows from 0 to 254, each with a range of its own.
 
     A row's range is from its own smallest value to its own largest: what GELU leaves, and norms
     with an outlier, lie on one side of 0. The weights of each output have a range around 0. So what

@@ -227,7 +227,7 @@ def test_marks_are_taken_in_in_linear_time(uncased):
     began = time.thread_time()
     tokens = align(uncased, ["a" + "\u0301" * 500_000])
     assert tokens.offsets.tolist() == [[0, 500_001]]
-    assert time.thread_time() - began < 20  # 0.4 s; in quadratic time minutes
+    assert time.thread_time() - began < 5  # 0.4 s
 
 
 def sides_of(texts):
