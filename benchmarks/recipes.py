@@ -63,10 +63,7 @@ STUDIES = {
     "small_data": Study(
         ("mrpc", "rte"),
         (_RATE, "--epochs=3", "--batch_size=16"),
-        (
-            *("optimizer.layer_decay=1.0,0.9", "freeze_layers=0,2", "reinit_layers=0,1"),
-            *("epochs=3,6", "loss.label_smoothing=0,0.1"),
-        ),
+        ("optimizer.layer_decay=1.0,0.9", "freeze_layers=0,2", "reinit_layers=0,1"),
     ),
     "glue": Study(
         ("wnli", "rte", "mrpc", "cola", "sst2"),

@@ -174,8 +174,14 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: (_is(item, "slow"), not _is(item, "ray")))
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         for item in items:
-            group = "ray" if _is(item, "ray") else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+def _group_of(item):
+    """Which tests share a process with it: they have a cluster, XLA's process or a file in common."""
+    if _is(item, "ray"):
+        return "ray"
+    return "xla" if "in_xla" in item.fixturenames else item.nodeid.partition("::")[0]
 
 
 def _is(item, marker):

@@ -178,6 +178,7 @@ def test_a_loader_that_is_slow_is_seen(shards, monkeypatch):
     assert data.trained_with_either(shards, SETTINGS)["of_staged"] < 0.8
 
 
+@pytest.mark.slow
 def test_the_training_run_learns(shards):
     feed = data.Feed()
     feed.source = repeat(data.batch_source(shards, SETTINGS).step(0))

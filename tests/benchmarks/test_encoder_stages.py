@@ -66,6 +66,7 @@ def test_it_learns_and_every_step_is_in_the_curve(shards, tmp_path):
     assert same_weights(model, training.model)
 
 
+@pytest.mark.slow
 def test_a_long_curve_has_points_of_several_steps(shards, tmp_path, monkeypatch):
     monkeypatch.setattr(pretraining, "POINTS", 10)
     record = pretrain(shards, tmp_path, steps=34)[0].record
@@ -92,6 +93,7 @@ def test_what_is_out_of_time_goes_on_to_the_same_weights(shards, whole, tmp_path
     assert same_weights(resumed.model, whole.model)
 
 
+@pytest.mark.slow
 def test_what_is_killed_goes_on_from_its_last_checkpoint(shards, whole, tmp_path):
     def die(record):
         if record["step"] >= 11:

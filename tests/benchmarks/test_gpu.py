@@ -246,6 +246,7 @@ def test_one_that_the_end_of_the_call_cuts_off_gets_all_its_time_in_the_next(tmp
     assert (tmp_path / "order").read_text() == "new slow "
 
 
+@pytest.mark.slow
 def test_a_runner_that_is_told_to_end_ends_its_job(tmp_path):
     code = f"import os; print(os.getpid(), flush=True)\n{SLEEP}"
     script = f"""

@@ -278,6 +278,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_all_workers_start_from_the_newest_checkpoint_that_each_has(
     folder_uri, machine, tmp_path, repository
 ):

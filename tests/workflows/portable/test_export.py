@@ -210,6 +210,7 @@ def test_what_is_wrong_is_said_before_work(folders, tmp_path, capsys, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_a_graph_that_differs_leaves_nothing(folders, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("workflows.portable.folder.TOLERANCE", 0.0)
     assert export(folders["sentiment"], tmp_path / "out") == 2

@@ -285,6 +285,7 @@ def test_several_runs_end_from_one_stable_checkpoint(run_of, tmp_path):
             opened(run_of("refused", **{"decay_from": checkpoint, "phases": SHORT} | settings))
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_is_extended_gives_the_model_rows(run_of, tmp_path, corpus, start_folder):
     old = load_tokenizer(corpus)
     tokenizer = extend_tokenizer(old, ["bakelimo nurashito"] * 9, 2)

@@ -217,6 +217,7 @@ def footprint(models):
     return footprint
 
 
+@pytest.mark.slow
 def test_latency_and_memory_are_those_of_a_process_of_its_own(footprint):
     assert 0.05 < footprint.p50_ms <= footprint.p95_ms
     assert footprint.memory_mb > 150

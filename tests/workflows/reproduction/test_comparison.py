@@ -75,6 +75,7 @@ def test_another_encoder_is_told_by_its_name(run):
     assert encoder_finding(replace(run, tags={}), "f" * 64).refuses
 
 
+@pytest.mark.slow
 def test_code_counts_where_training_reads_it(run, code):
     unread = replace(run, code=[changed(code, DEMO, "c" * 40)])
     assert not code_finding(unread, code).refuses
