@@ -173,6 +173,7 @@ def test_a_confusion_matrix_has_counts_unless_cells_are_too_small(tmp_path, num,
 
 
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+@pytest.mark.slow
 def test_any_label_is_drawn_as_it_is(tmp_path):
     num = len(HOSTILE_LABELS)
     matrix = ConfusionMatrix(HOSTILE_LABELS, np.eye(num, dtype=np.int64))

@@ -175,7 +175,7 @@ def write_classes(folder, kind):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 @pytest.mark.parametrize("kind", ["single", "multiple"])
 def test_classes_of_any_characters_are_learned_and_reported(tmp_path, kind, capsys):

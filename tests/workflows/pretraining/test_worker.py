@@ -141,6 +141,7 @@ def test_told_to_stop_in_the_last_step_it_has_finished(train):
     assert "heldout/perplexity" in run.records()[-1][1]
 
 
+@pytest.mark.slow
 def test_what_came_after_the_checkpoint_is_done_again(train, whole):
     run, _, _ = train("run")
     # The newest is damaged: the run goes on from the one before, and does the last step again.

@@ -235,7 +235,8 @@ def test_the_peak_is_no_less_than_what_is_resident():
     resident = psutil.Process().memory_info().rss
     assert block[-1] == 1
     del block
-    assert resident <= peak_memory_bytes() < 100 * resident
+    # The kernel sums its counters by core up to some pages less when it notes the peak.
+    assert resident - (16 << 20) <= peak_memory_bytes() < 100 * resident
 
 
 def test_the_machine_is_named_without_its_name():
