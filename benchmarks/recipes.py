@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -44,13 +45,15 @@ _FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "rte": "RTE", "wnli
 class Study:
     """Tasks with a recipe, and the settings that vary, one at a time; the first is the plain one.
 
-    `axes` are those of `tune.py`, `seeds` the number by default.
+    `axes` are those of `tune.py`, `seeds` the number by default. With `train_rows` so many examples
+    are drawn from the task's training file.
     """
 
     tasks: tuple[str, ...]
     recipe: tuple[str, ...]
     axes: tuple[str, ...] = ()
     seeds: int = 5
+    train_rows: int | None = None
 
 
 _RATE = "--optimizer.peak_learning_rate=2e-4"
@@ -64,6 +67,7 @@ STUDIES = {
         ("mrpc", "rte"),
         (_RATE, "--epochs=3", "--batch_size=16"),
         ("optimizer.layer_decay=1.0,0.9", "freeze_layers=0,2", "reinit_layers=0,1"),
+        train_rows=1_000,
     ),
     "glue": Study(
         ("wnli", "rte", "mrpc", "cola", "sst2"),
@@ -124,6 +128,8 @@ def main(arguments: Sequence[str]) -> int:
         data = options.data.absolute() / _FOLDERS[task]
         if options.study == "imbalance":
             data = write_rare(data, options.storage.absolute() / "rare", RARE_ROWS)
+        if study.train_rows is not None:
+            data = write_few(data, options.storage.absolute() / f"few-{task}", study.train_rows)
         given = ["--task", task, "--data", str(data), "--model", str(options.model.absolute())]
         given += [*study.recipe, "--seeds", str(seeds), "--storage", str(options.storage)]
         scores = measured(f"{options.study}-{task}", given, study.axes, options.storage)
@@ -163,6 +169,16 @@ def write_rare(data: Path, folder: Path, rows: int, share: float = RARE_SHARE) -
         own = [line for label in drawn for line in drawn[label][number::2]]
         draw.shuffle(own)
         (folder / f"{split}.tsv").write_text("\n".join([lines[0], *own]) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_few(data: Path, folder: Path, rows: int) -> Path:
+    """Writes so many rows of a GLUE task's training file, drawn at random, beside the whole dev."""
+    header, *lines = (data / "train.tsv").read_bytes().rstrip(b"\n").split(b"\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [header, *random.Random(0).sample(lines, rows)]
+    (folder / "train.tsv").write_bytes(b"\n".join(drawn) + b"\n")
+    shutil.copy(data / "dev.tsv", folder)
     return folder
 
 

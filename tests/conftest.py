@@ -190,7 +190,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _group_of(item):
-    """Which tests share a process with it: they have a cluster, XLA's process or a file in common."""
+    """The tests of a group share a process: a cluster, that of XLA, or a file."""
     if _is(item, "ray"):
         return "ray"
     return "xla" if "in_xla" in item.fixturenames else item.nodeid.partition("::")[0]
