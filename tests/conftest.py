@@ -190,10 +190,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _group_of(item):
-    """The tests of a group share a process: a cluster, that of XLA, or a file."""
+    """The tests of a group share a process: those of a cluster, of a program, or of a file."""
     if _is(item, "ray"):
         return "ray"
-    return "xla" if "in_xla" in item.fixturenames else item.nodeid.partition("::")[0]
+    shared = {"in_xla", "mlflow_server"} & {*item.fixturenames}
+    return shared.pop() if shared else item.nodeid.partition("::")[0]
 
 
 def _is(item, marker):

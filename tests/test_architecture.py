@@ -135,6 +135,7 @@ def test_names_and_lengths_are_judged():
     assert not rules.length_complaints("\n" * 500)
 
 
+@pytest.mark.slow
 def test_importing_a_module_does_nothing(tmp_path):
     done = watch_imports(tmp_path, list(MODULES))
     assert done.keys() == MODULES.keys()
@@ -156,6 +157,7 @@ DEEDS = {
 }
 
 
+@pytest.mark.slow
 def test_whatever_an_import_does_is_seen(tmp_path):
     (tmp_path / "source" / "serving").mkdir(parents=True)
     for name, source in {"__init__": "", "nothing": "import torch", **DEEDS}.items():

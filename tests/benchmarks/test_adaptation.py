@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 from pretraining_runs import write_corpus
 
@@ -12,6 +13,7 @@ from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import load_tokenizer, num_embeddings
 
 
+@pytest.mark.slow
 def test_both_arms_train_and_each_turn_has_a_ratio(tmp_path, capsys):
     shards = write_corpus(tmp_path / "corpus")
     tokenizer = load_tokenizer(shards)

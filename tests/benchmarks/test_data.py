@@ -125,6 +125,7 @@ def shards(tmp_path, monkeypatch):
     return write_shards(tmp_path / "shards")
 
 
+@pytest.mark.slow
 def test_every_figure_is_there_and_they_agree(shards, capsys):
     result = measure_loading(shards, SETTINGS)
     assert result["alone"]["tokens_per_second"] > 0

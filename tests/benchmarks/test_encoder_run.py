@@ -141,6 +141,7 @@ def test_the_encoder_comes_in_pieces_from_another_machine(places, tmp_path):
     assert [each["seed"] for each in found["finetuning"]["mrpc"]["arms"]["untrained"]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_an_encoder_that_is_gone(places, tmp_path):
     words = command(places, tmp_path, "--tasks", "mrpc")
     assert encoder_run.main(words) == 0

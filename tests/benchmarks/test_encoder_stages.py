@@ -49,6 +49,7 @@ def same_weights(left, right):
     )
 
 
+@pytest.mark.slow
 def test_it_learns_and_every_step_is_in_the_curve(shards, tmp_path):
     training, finished = pretrain(shards, tmp_path, steps=90)
     record = training.record
@@ -155,6 +156,7 @@ def finetune(places, folder, task="mrpc", *, clock=None):
     return trained.run(data, "pre-trained", 3, epochs=3, clock=clock or Clock(60, 60), every=600.0)
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_measured_after_each_epoch(places, tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "EVERY_STEPS", 1)
     found = finetune(places, tmp_path, "sst2")
@@ -166,6 +168,7 @@ def test_what_was_learned_is_measured_after_each_epoch(places, tmp_path, monkeyp
     assert not list(tmp_path.glob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", [2, 9])
 def test_what_is_out_of_time_goes_on_to_the_same_predictions(places, tmp_path, monkeypatch, looks):
     monkeypatch.setattr(finetuning, "EVERY_STEPS", 1)

@@ -70,7 +70,7 @@ def test_it_goes_on_where_it_was_stopped(run, tmp_path, capsys):
     assert "transformers seed 0 epoch 2" in said and "ours seed 0" not in said
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "step"), [("squad", 2), ("mrpc", 4), ("squad", 5)])
 def test_a_training_goes_on_from_its_last_checkpoint(run, tmp_path, monkeypatch, task, step):
     """Both arms are stopped behind a step, within an epoch and at its end, and come to the same."""

@@ -38,6 +38,7 @@ def longest_row(batches):
     return batch.layout.max_length
 
 
+@pytest.mark.slow
 def test_both_have_the_time_for_themselves_and_are_drawn(command, tmp_path):
     learning_curve.main()
     results = json.loads(command.read_text())

@@ -112,6 +112,7 @@ def test_an_arm_that_computes_something_else_is_named_and_not_timed(
     assert "failed: transformers, eager: AssertionError" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_peer_that_did_not_fit_whole_is_not_tried_whole_by_the_next(monkeypatch, known_peaks):
     prepare, asked = pretraining_rounds.prepare, {}
 
@@ -135,6 +136,7 @@ def test_without_transformers_ours_is_measured_alone(monkeypatch, capsys, known_
     assert "transformers, which is not installed" in said and "\nours " in said
 
 
+@pytest.mark.slow
 def test_the_whole_run_of_cuda_computes_on_a_cpu(tmp_path, monkeypatch, known_peaks):
     """All but the kernels: the device is a CPU that is asked for what CUDA is asked for."""
     without_compiler(monkeypatch)
@@ -200,6 +202,7 @@ def test_flops_are_those_of_real_tokens_alone():
     assert per_token < whole / rows.num_tokens
 
 
+@pytest.mark.slow
 def test_nothing_of_the_cluster_is_imported():
     packages = ("pretraining", "encoder_run", "gpu")
     modules = ", ".join(f"benchmarks.{package}.__main__" for package in packages)

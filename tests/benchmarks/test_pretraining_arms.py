@@ -60,6 +60,7 @@ def test_all_arms_compute_the_same_in_one_part_and_in_several(natural, monkeypat
         assert trial.loss_and_gradient_norm() == pytest.approx(expected, rel=tolerance)
 
 
+@pytest.mark.slow
 def test_a_step_trains_and_leaves_no_gradient(monkeypatch):
     without_compiler(monkeypatch)
     for each in pretraining_arms._on_cuda(small_task()):
@@ -202,6 +203,7 @@ PEAKS = {"matmul_flops_per_second": 1e12, "data_sheet_flops_per_second": None}
 TIMING = {"rounds": 2, "steps": 1}
 
 
+@pytest.mark.slow
 def test_without_any_of_them_the_step_is_the_same(monkeypatch):
     without_compiler(monkeypatch)
     task = small_task()
@@ -264,6 +266,7 @@ def run(task, rows, so_far):
     return so_far.values
 
 
+@pytest.mark.slow
 def test_every_row_is_timed_beside_the_fast_arm(monkeypatch):
     without_compiler(monkeypatch)
     monkeypatch.setattr(pretraining_ablation, "SMALL_STEP_TOKENS", 64)

@@ -54,6 +54,7 @@ def test_links_and_pictures_are_there(repository):
         assert used and set(used) <= anchors
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("name", "written_to"),
     [
@@ -72,6 +73,7 @@ def test_a_changed_result_is_reported_until_it_is_written(copy, capsys, name, wr
     assert "| 12,345,678 |" in page_of(copy)
 
 
+@pytest.mark.slow
 def test_prose_around_the_table_stays_and_a_change_inside_is_reported(copy):
     path = copy / "README.md"
     path.write_text(path.read_text().replace("| 5,233 tokens/s |", "| 6,233 tokens/s |") + "End.\n")
@@ -119,6 +121,7 @@ def measured(**values):
     }
 
 
+@pytest.mark.slow
 def test_a_gpu_result_is_shown_with_both_utilizations_and_its_limits(copy):
     assert "Not measured yet" in page_of(copy)
     change(copy, "pretraining-cuda-killed", {"arms": {"ours, fast": {"loss": 1.0}}})

@@ -424,7 +424,7 @@ def test_a_save_after_a_kill_that_is_killed_too(steps, copy_of_first):
         assert value_in(folder) in (1, 2, 3)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @BOTH
 def test_an_error_at_any_step_leaves_a_whole_folder_and_nothing_beside_it(steps, copy_of_first):
     failures = 0

@@ -134,6 +134,7 @@ def minilm(minilm_folder):
     return make
 
 
+@pytest.mark.slow
 def test_vectors_of_a_real_encoder_keep_their_direction(minilm, extractor_of):
     extractor, model = extractor_of(), minilm()
     before = sum(each.nbytes for each in model.encoder.layers.state_dict().values())
@@ -187,7 +188,7 @@ def states(encoder, rows):
         return encoder(ids, torch.zeros_like(ids), positions, layout)
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "float32"])
 def test_a_decoder_looks_to_the_left_in_any_numbers(minilm_folder, precision):
     _, model, _ = load_model_folder(minilm_folder, changes={"is_decoder": True})

@@ -126,6 +126,7 @@ def topical_shards():
     return TokenShards(Path("topics"), "train", shards, 29, "none", "topics")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("objective", "packed"), [("mlm_nsp", True), ("mlm", False), ("left_to_right", False)]
 )

@@ -58,6 +58,7 @@ def differences(printed, shown, *, about):
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) for name in PAGES[:2]] + PAGES[2:]
 )

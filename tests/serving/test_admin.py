@@ -222,6 +222,7 @@ def gauges_of(server, role):
     return {name for name in names if re.search("version|registry|waiting", name)}
 
 
+@pytest.mark.slow
 def test_without_polling_an_address_is_what_it_was_when_it_was_set(
     start_rollout, versions, small_models
 ):

@@ -131,7 +131,19 @@ def test_texts_that_cost_much(watch, path):
         judge(watch, path, having_text(path, made[name]))
 
 
-@pytest.mark.parametrize("name", costly())
+MOST_COSTLY = {
+    *("features of tokens", "features in base64", "features of layers", "all tokens' states"),
+    *("ids", "masks of a long text", "pseudo-perplexity", "similar sentences"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in MOST_COSTLY else ())
+        for name in costly()
+    ],
+)
 def test_work_beyond_its_size(watch, name):
     path, body = costly()[name]
     judge(watch, path, body)

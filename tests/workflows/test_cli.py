@@ -98,6 +98,7 @@ def test_arguments_and_exit_codes_are_those_of_the_command(monkeypatch):
     assert sys.argv == ["/somewhere/bin/bertline predict", "--input", "a b", "--help"]
 
 
+@pytest.mark.slow
 def test_serve_is_the_server():
     outcome = run("-m", "workflows.cli", "serve", "--model", "no/such/folder", "--device", "cpu")
     assert outcome.returncode == 2

@@ -41,6 +41,7 @@ def test_real_weights_give_the_attention_of_transformers(minilm_folder):
     torch.testing.assert_close(found.probabilities, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_decoder_looks_to_the_left(minilm_folder):
     _, ours, tokenizer = load_model_folder(minilm_folder, changes={"is_decoder": True})
     theirs = BertModel.from_pretrained(minilm_folder, attn_implementation="eager", is_decoder=True)

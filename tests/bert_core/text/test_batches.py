@@ -137,6 +137,7 @@ def test_a_second_corpus_has_its_share_and_leaves_the_order_of_the_first(packed,
             assert global_batch(fresh, step, world_size) == expected
 
 
+@pytest.mark.slow
 def test_padded_and_packed_show_the_same_rows_over_a_window():
     batch = {"global_batch_size": 256, "micro_batch_size": 16}
     padded, packed = make_source(static=True, **batch), make_source(packed=True, **batch)

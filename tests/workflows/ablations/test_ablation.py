@@ -55,6 +55,7 @@ def test_while_it_is_open_its_runs_are_its_own(tmp_path, inputs):
                 again.__enter__()
 
 
+@pytest.mark.slow
 def test_what_is_left_is_what_has_no_model_folder(tmp_path, inputs):
     with opened(tmp_path, inputs) as ablation:
         first = ablation.left()[0]

@@ -95,6 +95,7 @@ def test_stopped_and_resumed_it_ends_bit_equal(storage):
     assert len(load_file(whole.folder.path / "best.safetensors")) > 0
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_gradients_of_one(storage):
     """The sums of the shares of every rank, which all are computed in this process."""
     settings = settings_of(storage, name="ranks", dropout__hidden_dropout_prob=0.0)

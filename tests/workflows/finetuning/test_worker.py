@@ -74,6 +74,7 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, s
         assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes(), file
 
 
+@pytest.mark.slow
 def test_what_a_later_start_finds_of_a_lost_future_is_forgotten(storage, whole):
     """Killed after an epoch's end and before its checkpoint: the best file is of the future."""
     finetune_here(storage, 10, name="future", checkpoint__every_steps=5)

@@ -216,6 +216,7 @@ def test_pictures_of_tagged_words(tmp_path, given, capsys):
     assert logged == {*pictures, "pictures.md", "pictures.html", "pictures.json"}
 
 
+@pytest.mark.slow
 def test_pictures_of_labelled_texts(tmp_path, given, capsys):
     given += ["--data", str(tmp_path / "texts"), "--task", "classification"]
     given += ["--sentences", "ba keli monu", "rashi to", "--examples", "30"]

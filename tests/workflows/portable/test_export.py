@@ -125,7 +125,7 @@ def test_logits_of_tokens(exported, folders, format, name):
     assert np.abs(mine[rows.places] - wanted).max() < 1e-4 and np.abs(wanted).max() > 0.5
 
 
-@pytest.mark.some(1)
+@pytest.mark.slow
 @formats
 def test_vectors(exported, folders, format):
     folder, _ = exported("vectors", "--format", format)

@@ -129,6 +129,7 @@ def test_it_starts_where_the_model_is_and_ends_lower(run_of, start_folder):
     assert 0 < moved.abs().max() < 0.05
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_writes_the_same_bits(run_of):
     whole, parts = run_of("whole"), run_of("parts")
     train_here(whole)

@@ -95,6 +95,7 @@ def in_turn(jobs, told_after=0):
         torch.set_num_threads(num_threads)
 
 
+@pytest.mark.slow
 def test_a_job_among_others_learns_the_same_bits_as_alone(storage, alone):
     order = ("second", "first")
     jobs = [job(storage, name, "together") for name in order]
