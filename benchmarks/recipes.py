@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -45,35 +44,31 @@ _FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "rte": "RTE", "wnli
 class Study:
     """Tasks with a recipe, and the settings that vary, one at a time; the first is the plain one.
 
-    `axes` are those of `tune.py`, `seeds` the number by default. With `train_rows` so many examples
-    are drawn from the task's training file.
+    `axes` are those of `tune.py`, `seeds` the number by default.
     """
 
     tasks: tuple[str, ...]
     recipe: tuple[str, ...]
     axes: tuple[str, ...] = ()
     seeds: int = 5
-    train_rows: int | None = None
 
 
-_RATE = "--optimizer.peak_learning_rate=2e-4"
+_RECIPE = ("--optimizer.peak_learning_rate=1e-4", "--epochs=3", "--batch_size=16")
 STUDIES = {
     "imbalance": Study(
         ("sst2",),
-        (_RATE, "--epochs=3", "--batch_size=32", "--options.metric=f1_macro"),
+        (
+            *("--optimizer.peak_learning_rate=2e-4", "--epochs=3", "--batch_size=32"),
+            "--options.metric=f1_macro",
+        ),
         ("loss.class_weights=none,balanced", "loss.focal_gamma=0,2"),
     ),
     "small_data": Study(
         ("mrpc", "rte"),
-        (_RATE, "--epochs=3", "--batch_size=16"),
+        _RECIPE,
         ("optimizer.layer_decay=1.0,0.9", "freeze_layers=0,2", "reinit_layers=0,1"),
-        train_rows=1_000,
     ),
-    "glue": Study(
-        ("wnli", "rte", "mrpc", "cola", "sst2"),
-        (_RATE, "--epochs=3", "--batch_size=32"),
-        seeds=3,
-    ),
+    "glue": Study(("wnli", "rte", "mrpc", "cola", "sst2"), _RECIPE, seeds=3),
 }
 
 
@@ -128,8 +123,6 @@ def main(arguments: Sequence[str]) -> int:
         data = options.data.absolute() / _FOLDERS[task]
         if options.study == "imbalance":
             data = write_rare(data, options.storage.absolute() / "rare", RARE_ROWS)
-        if study.train_rows is not None:
-            data = write_few(data, options.storage.absolute() / f"few-{task}", study.train_rows)
         given = ["--task", task, "--data", str(data), "--model", str(options.model.absolute())]
         given += [*study.recipe, "--seeds", str(seeds), "--storage", str(options.storage)]
         scores = measured(f"{options.study}-{task}", given, study.axes, options.storage)
@@ -169,16 +162,6 @@ def write_rare(data: Path, folder: Path, rows: int, share: float = RARE_SHARE) -
         own = [line for label in drawn for line in drawn[label][number::2]]
         draw.shuffle(own)
         (folder / f"{split}.tsv").write_text("\n".join([lines[0], *own]) + "\n", encoding="utf-8")
-    return folder
-
-
-def write_few(data: Path, folder: Path, rows: int) -> Path:
-    """Writes so many rows of a GLUE task's training file, drawn at random, beside the whole dev."""
-    header, *lines = (data / "train.tsv").read_bytes().rstrip(b"\n").split(b"\n")
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = [header, *random.Random(0).sample(lines, rows)]
-    (folder / "train.tsv").write_bytes(b"\n".join(drawn) + b"\n")
-    shutil.copy(data / "dev.tsv", folder)
     return folder
 
 

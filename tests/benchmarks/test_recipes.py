@@ -22,19 +22,6 @@ def test_rare_data_has_its_share_and_no_text_twice(tmp_path):
     assert before == {split: (folder / f"{split}.tsv").read_bytes() for split in rows}
 
 
-def test_few_rows_are_drawn_once_each_beside_the_whole_dev(tmp_path):
-    lines = [f"{number}\ta text\x85of one line" for number in range(50)]
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "train.tsv").write_text("\n".join(["index\tsentence", *lines]))  # no end of line
-    (data / "dev.tsv").write_text("dev")
-    folder = recipes.write_few(data, tmp_path / "few", 20)
-    header, *drawn = (folder / "train.tsv").read_text().rstrip("\n").split("\n")
-    assert header == "index\tsentence" and len(drawn) == 20
-    assert len({*drawn} & {*lines}) == 20
-    assert (folder / "dev.tsv").read_text() == "dev"
-
-
 def test_each_variant_is_compared_with_the_plain_recipe(monkeypatch, tmp_path):
     scores = {"none": [0.5, 0.6], "balanced": [0.7, 0.8], "0": [0.5, 0.6], "2": [0.4, 0.5]}
 
