@@ -57,9 +57,10 @@ class ModelConfig(BaseModel):
     layer_norm_eps: float = Field(
         default=1e-12, gt=0, le=1, description="epsilon of every layer norm"
     )
-    position_embedding: Literal["learned", "sinusoidal"] = Field(
+    position_embedding: Literal["learned", "sinusoidal", "rotary"] = Field(
         default="learned",
-        description="learned (the paper) or sinusoidal (the original Transformer)",
+        description="learned (the paper), sinusoidal (the original Transformer), or rotary, which"
+        " the modern block has and no other",
     )
     pad_token_id: int = Field(default=0, ge=0, le=10_000_000, description="id of [PAD]")
     is_decoder: bool = Field(
@@ -74,6 +75,56 @@ class ModelConfig(BaseModel):
                 f"hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}"
             )
+        if self.position_embedding == "rotary" and not isinstance(self, ModernConfig):
+            raise ValueError("the layers of the paper have no rotary positions")
+        return self
+
+
+class ModernConfig(ModelConfig):
+    """The architecture of an encoder of the modern block; the defaults are ModernBERT base.
+
+    Warner et al. 2024, arXiv 2412.13663. It has one segment, and reads in both directions.
+    """
+
+    vocab_size: int = Field(default=50_368, ge=5, le=10_000_000, description="entries")
+    num_hidden_layers: int = Field(default=22, ge=1, le=1_000, description="encoder layers")
+    intermediate_size: int = Field(
+        default=1152, ge=1, le=1_048_576, description="width of the gated feed-forward layer"
+    )
+    max_position_embeddings: int = Field(
+        default=8192, ge=4, le=1_048_576, description="longest sequence"
+    )
+    type_vocab_size: int = Field(default=1, ge=1, le=1, description="number of segments")
+    hidden_dropout_prob: float = Field(
+        default=0.0, ge=0, lt=1, description="dropout on hidden states"
+    )
+    attention_probs_dropout_prob: float = Field(
+        default=0.0, ge=0, lt=1, description="dropout on attention probabilities"
+    )
+    layer_norm_eps: float = Field(
+        default=1e-5, gt=0, le=1, description="epsilon of every layer norm"
+    )
+    position_embedding: Literal["learned", "sinusoidal", "rotary"] = "rotary"
+    pad_token_id: int = Field(default=50_283, ge=0, le=10_000_000, description="id of [PAD]")
+    local_attention: int = Field(
+        default=128, ge=2, le=1_048_576, description="tokens that a local layer sees around each"
+    )
+    global_every: int = Field(
+        default=3, ge=1, le=1_000, description="of so many layers the first attends to all tokens"
+    )
+    global_rope_theta: float = Field(
+        default=160_000.0, gt=1, le=1e12, description="slowest rotation's period in global layers"
+    )
+    local_rope_theta: float = Field(
+        default=10_000.0, gt=1, le=1e12, description="slowest rotation's period in local layers"
+    )
+
+    @model_validator(mode="after")
+    def _heads_turn_in_pairs(self) -> Self:
+        if self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError("rotary positions need heads of an even size")
+        if self.is_decoder or self.position_embedding != "rotary":
+            raise ValueError("the modern block reads in both directions, with rotary positions")
         return self
 
 

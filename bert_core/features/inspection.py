@@ -91,6 +91,7 @@ def gradient_times_input(
         states = encoder.states_of(
             encoder.embeddings.of_words(words, batch.token_type_ids, batch.position_ids),
             batch.layout,
+            batch.position_ids,
             layers=layers_read(model),
             places=places_read(encoder, batch),
         )

@@ -1,6 +1,7 @@
-"""The BERT encoder: one hidden state per token from token, segment and position ids.
+"""The encoder: one hidden state per token from token, segment and position ids.
 
-Shapes: T tokens, real ones only in a packed layout; H hidden size. Post-norm, as in the paper.
+Shapes: T tokens, real ones only in a packed layout; H hidden size. The layers here are those of the
+paper, post-norm; those of the modern block are in `bert_core.model.modern`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bert_core.config import ModelConfig
+from bert_core.config import ModelConfig, ModernConfig
 from bert_core.model.layout import Layout
+from bert_core.model.modern import ModernEmbeddings, ModernLayer
 from bert_core.model.operations import Linear, OnDevice
 
 
@@ -87,6 +89,9 @@ class Embeddings(OnDevice):
         """Embeds tokens; all three ids are int64 [T], the result is [T, H]."""
         return self.of_words(self.word(input_ids), token_type_ids, position_ids)
 
+    def rotations(self, position_ids: Tensor) -> None:
+        """Nothing: positions are in the embeddings, and layers turn no query."""
+
     def of_words(self, words: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embeds tokens whose words' vectors [T, H] are given, whatever they come from.
 
@@ -119,9 +124,14 @@ class Layer(OnDevice):
         self.is_decoder = config.is_decoder
 
     def forward(
-        self, hidden_states: Tensor, layout: Layout, places: Tensor | None = None
+        self,
+        hidden_states: Tensor,
+        layout: Layout,
+        rotations: None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """Maps hidden states [T, H] to those of the next layer, [T, H], or [P, H] at `places`."""
+        del rotations
         operations = self.operations
         dropout = self.attention_dropout if self.training else 0.0
         query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
@@ -152,9 +162,17 @@ class Encoder(OnDevice):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        initialize(self, config.initializer_range)
+        self.embeddings: Embeddings | ModernEmbeddings
+        numbers = range(config.num_hidden_layers)
+        if isinstance(config, ModernConfig):
+            self.embeddings = ModernEmbeddings(config)
+            self.layers = nn.ModuleList(ModernLayer(config, number) for number in numbers)
+            self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=False)
+        else:
+            self.embeddings = Embeddings(config)
+            self.layers = nn.ModuleList(Layer(config) for _ in numbers)
+            self.norm = nn.Identity()  # each layer's output is normed
+            initialize(self, config.initializer_range)
 
     def keep_layers(self, count: int) -> None:
         """Leaves `count` layers, evenly spaced from the first to the last.
@@ -163,6 +181,8 @@ class Encoder(OnDevice):
         Raises `ValueError` for a count that the encoder does not have.
         """
         last = len(self.layers) - 1
+        if isinstance(self.config, ModernConfig) and count != last + 1:
+            raise ValueError("of the modern block all layers are kept: they take turns")
         if not 1 <= count <= last + 1:
             raise ValueError(f"{count} layers of {last + 1}")
         kept = [round(number * last / max(count - 1, 1)) for number in range(count)]
@@ -188,7 +208,8 @@ class Encoder(OnDevice):
         the last layer is then computed for them alone.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids)
-        return self.states_of(embedded, layout, layers=[len(self.layers)], places=places)[0]
+        layers = [len(self.layers)]
+        return self.states_of(embedded, layout, position_ids, layers=layers, places=places)[0]
 
     def hidden_states(
         self,
@@ -206,37 +227,41 @@ class Encoder(OnDevice):
         `places`, indices of tokens, int64 [P], those of these tokens alone, [P, H].
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids)
-        return self.states_of(embedded, layout, layers=layers, places=places)
+        return self.states_of(embedded, layout, position_ids, layers=layers, places=places)
 
     def states_of(
         self,
         embedded: Tensor,
         layout: Layout,
+        position_ids: Tensor,
         *,
         layers: Sequence[int],
         places: Tensor | None = None,
     ) -> list[Tensor]:
-        """As `hidden_states`, of tokens that are embedded, [T, H]."""
+        """As `hidden_states`, of tokens that are embedded, [T, H], and stand at positions [T]."""
         highest = max(layers)
         states = {0: _at(embedded, places)} if 0 in layers else {}
         count = len(embedded) if places is None else len(places)
         hidden_states, layout, places = self.operations.filled_up(
             embedded, layout, places, list(self.layers)
         )
+        missing = len(hidden_states) - len(position_ids)
+        rotations = self.embeddings.rotations(F.pad(position_ids, (0, missing)))
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
-            hidden_states = self._layer(layer, hidden_states, layout)
+            hidden_states = self._layer(layer, hidden_states, layout, rotations)
             if number in layers:
                 states[number] = _at(hidden_states, places)
         if highest > 0:
-            states[highest] = self._layer(self.layers[highest - 1], hidden_states, layout, places)
+            last = self.layers[highest - 1]
+            states[highest] = self._layer(last, hidden_states, layout, rotations, places)
+        if highest == len(self.layers):
+            states[highest] = self.norm(states[highest])
         return [states[number][:count] for number in layers]
 
-    def _layer(
-        self, layer: nn.Module, states: Tensor, layout: Layout, places: Tensor | None = None
-    ) -> Tensor:
+    def _layer(self, layer: nn.Module, states: Tensor, *more: object) -> Tensor:
         if self.recomputes_layers and torch.is_grad_enabled():
-            return cast(Tensor, checkpoint(layer, states, layout, places, use_reentrant=False))
-        return layer(states, layout, places)
+            return cast(Tensor, checkpoint(layer, states, *more, use_reentrant=False))
+        return layer(states, *more)
 
 
 def _at(hidden_states: Tensor, places: Tensor | None) -> Tensor:

@@ -22,6 +22,9 @@ from bert_core.model.cpu.linear import filled_up, in_blocks, is_convolution, lin
 from bert_core.model.cpu.vocabulary import fused_cross_entropy
 from bert_core.model.layout import Layout, Packed, Padded
 
+Rotations = tuple[Tensor, Tensor]
+"""Cosines and sines of the angles by which queries and keys turn, [T, D / 2] each."""
+
 _TENSOR_CORE_COLUMNS = 64
 """CUDA multiplies matrices fastest where their sides are multiples of it."""
 
@@ -33,35 +36,51 @@ def attention(
     dropout: float = 0.0,
     *,
     causal: bool = False,
+    reach: int | None = None,
 ) -> Tensor:
     """Lets every token attend to the real tokens of its own sequence (Vaswani et al. 2017, 3.2).
 
     `query_key_value` is [T, 3 * A * D], queries first; the result is [T, A * D]. `dropout` acts on
     the attention probabilities and is 0 outside training. The output at padding means nothing. With
-    `causal` a token attends to itself and those before it (3.2.3).
+    `causal` a token attends to itself and those before it (3.2.3), with `reach` to so many on
+    either side.
 
     Raises `UserError` for what the packed kernel of CUDA cannot do: dropout, float32.
     """
     tokens = query_key_value.shape[0]
     split = query_key_value.view(tokens, 3, num_heads, -1)  # [T, 3, A, D]
     if isinstance(layout, Padded):
-        mixed = _padded(split, layout, dropout, causal)
+        mixed = _padded(split, layout, dropout, causal, reach)
     else:
-        mixed = _packed(split, layout, dropout, causal)
+        mixed = _packed(split, layout, dropout, causal, reach)
     return mixed.reshape(tokens, -1)  # [T, A * D]
 
 
-def _padded(split: Tensor, layout: Padded, dropout: float, causal: bool) -> Tensor:
+def _padded(
+    split: Tensor, layout: Padded, dropout: float, causal: bool, reach: int | None
+) -> Tensor:
     by_row = split.view(*layout.mask.shape, *split.shape[1:])  # [N, n, 3, A, D]
     query, key, value = by_row.permute(2, 0, 3, 1, 4)  # [N, A, n, D]
     # Real tokens come first in a row: one that looks to the left sees no padding.
     slots = None if causal else layout.attended_slots
     keys = None if slots is None else slots[:, None, None, :]
+    if reach is not None:
+        near = within_reach(layout.mask.shape[1], reach, split.device)
+        # Padding out of everybody's reach looks at itself.
+        keys = near if keys is None else near & (keys | ~keys.mT)
     mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout, causal)
     return mixed.transpose(1, 2)  # [N, n, A, D]
 
 
-def _packed(split: Tensor, layout: Packed, dropout: float, causal: bool) -> Tensor:
+def within_reach(count: int, reach: int, device: torch.device) -> Tensor:
+    """Which of `count` tokens (last) each may attend to, bool [count, count]."""
+    places = torch.arange(count, device=device)
+    return (places - places.unsqueeze(1)).abs() <= reach
+
+
+def _packed(
+    split: Tensor, layout: Packed, dropout: float, causal: bool, reach: int | None
+) -> Tensor:
     if dropout > 0:
         raise UserError(
             "the packed layout has no attention dropout on this device",
@@ -82,9 +101,22 @@ def _packed(split: Tensor, layout: Packed, dropout: float, causal: bool) -> Tens
     # Seven positional arguments: the signature that torch 2.10 to 2.13 share. How far to the left
     # and to the right a token sees, -1 being all the way, came with 2.11.
     given = query, key, value, offsets, offsets, longest, longest
-    mixed = varlen_attn(*given, window_size=(-1, 0)) if causal else varlen_attn(*given)
+    seen = (-1, 0) if causal else None if reach is None else (reach, reach)
+    mixed = varlen_attn(*given) if seen is None else varlen_attn(*given, window_size=seen)
     assert isinstance(mixed, Tensor)  # it is a pair only where auxiliary output is asked for
     return mixed  # [T, A, D]
+
+
+def rotate(query_key_value: Tensor, num_heads: int, rotation: Rotations) -> Tensor:
+    """Turns queries and keys of [T, 3 * A * D] by the angles of their positions, two by two.
+
+    Number i of a head goes with number i + D / 2. `rotation` are cosines and sines, [T, D / 2].
+    """
+    turned, values = query_key_value.unflatten(1, (3, num_heads, -1)).split((2, 1), dim=1)
+    cosines, sines = (each[:, None, None] for each in rotation)
+    first, second = turned.chunk(2, dim=-1)
+    halves = first * cosines - second * sines, second * cosines + first * sines
+    return torch.cat([torch.cat(halves, dim=-1).to(values.dtype), values], dim=1).flatten(1)
 
 
 def vocabulary_cross_entropy(
@@ -111,11 +143,18 @@ def project(features: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Te
     return padded.narrow(1, 0, weight.shape[0])
 
 
+def gated(states: Tensor) -> Tensor:
+    """GeGLU (Shazeer 2020, arXiv 2002.05202): [P, 2I] to [P, I]."""
+    first, gate = states.chunk(2, dim=-1)
+    return F.gelu(first) * gate
+
+
 class TorchOperations:
     """Operations as torch has them."""
 
     linear = staticmethod(F.linear)
     attention = staticmethod(attention)
+    rotate = staticmethod(rotate)
     vocabulary_cross_entropy = staticmethod(vocabulary_cross_entropy)
 
     def dropout(self, states: Tensor, probability: float, training: bool) -> Tensor:
@@ -131,6 +170,12 @@ class TorchOperations:
     def feed_forward(self, states: Tensor, intermediate: nn.Module, output: nn.Module) -> Tensor:
         """Applies both maps, GELU in between, to states [P, H]: [P, H]."""
         return output(F.gelu(intermediate(states)))  # [P, 4H] within
+
+    def gated_feed_forward(
+        self, states: Tensor, intermediate: nn.Module, output: nn.Module
+    ) -> Tensor:
+        """As `feed_forward`, where GELU of one half of what is within gates the other."""
+        return output(gated(intermediate(states)))
 
     def filled_up(
         self, states: Tensor, layout: Layout, places: Tensor | None, layers: Sequence[nn.Module]
@@ -155,6 +200,7 @@ class CpuOperations:
         self.keeps_rows_apart = keeps_rows_apart
 
     linear = staticmethod(linear)
+    rotate = staticmethod(rotate)
     dropout = staticmethod(cpu_dropout.dropout)
     add_dropout = staticmethod(cpu_dropout.add_dropout)
 
@@ -165,6 +211,14 @@ class CpuOperations:
         # Maps made for inference compute by blocks: between the two a block stays in the cache.
         return in_blocks(lambda rows: output(F.gelu(intermediate(rows))), states, states.shape[-1])
 
+    def gated_feed_forward(
+        self, states: Tensor, intermediate: nn.Module, output: nn.Module
+    ) -> Tensor:
+        """As `feed_forward`, where GELU of one half of what is within gates the other."""
+        if isinstance(intermediate, nn.Linear):
+            return output(gated(intermediate(states)))
+        return in_blocks(lambda rows: output(gated(intermediate(rows))), states, states.shape[-1])
+
     def attention(
         self,
         query_key_value: Tensor,
@@ -173,12 +227,18 @@ class CpuOperations:
         dropout: float = 0.0,
         *,
         causal: bool = False,
+        reach: int | None = None,
     ) -> Tensor:
         """Computes what the function `attention` does, in blocks."""
         if query_key_value.device.type != "cpu":
-            return attention(query_key_value, num_heads, layout, dropout, causal=causal)
+            return attention(
+                query_key_value, num_heads, layout, dropout, causal=causal, reach=reach
+            )
         return attention_in_blocks(
-            query_key_value, num_heads, layout, dropout, causal=causal, apart=self.keeps_rows_apart
+            *(query_key_value, num_heads, layout, dropout),
+            causal=causal,
+            reach=reach,
+            apart=self.keeps_rows_apart,
         )
 
     def vocabulary_cross_entropy(

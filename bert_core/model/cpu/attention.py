@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -43,15 +43,35 @@ class Block:
     slots: Tensor | None = None
     tokens: Tensor | None = None
 
-    def hidden(self, causal: bool) -> Tensor | None:
+    def hidden(self, causal: bool, reach: int | None = None) -> Tensor | None:
         """Which slots (last) a slot must not attend to, bool [1 or count, 1 or width, width].
 
         None that it may to all. With `causal` those after it: a token comes before all the empty
-        slots of its sequence, and what these attend to means nothing.
+        slots of its sequence, and what these attend to means nothing. With `reach` those further
+        away on either side.
         """
         if causal:
             return torch.ones(1, self.width, self.width, dtype=torch.bool).triu_(1)
+        if self.is_local(reach):
+            return ~self.near(0, self.width, 0, self.width, reach).squeeze(1)
         return None if self.keys is None else ~self.keys.unsqueeze(1)
+
+    def is_local(self, reach: int | None) -> TypeGuard[int]:
+        """Whether some slot is out of the reach of another."""
+        return reach is not None and reach < self.width - 1
+
+    def near(self, start: int, stop: int, first: int, last: int, reach: int) -> Tensor:
+        """Which of the slots from `first` to `last` those from `start` to `stop` may attend to.
+
+        Bool [1 or count, 1, stop - start, last - first]. An empty slot may to all in its reach: a
+        softmax over nothing would be NaN.
+        """
+        distances = torch.arange(first, last) - torch.arange(start, stop).unsqueeze(1)
+        near = (distances.abs() <= reach)[None, None]
+        if self.keys is None:
+            return near
+        keys = self.keys[:, None]
+        return near & (keys[..., None, first:last] | ~keys[..., start:stop, None])
 
     def spread(self, tokens: Tensor) -> Tensor:
         """The block's tokens, [stop - start, ...], in their slots, [count, width, ...]; else 0."""
@@ -126,6 +146,7 @@ def attention_in_blocks(
     *,
     causal: bool,
     apart: bool,
+    reach: int | None = None,
 ) -> Tensor:
     """Computes `bert_core.model.operations.attention` on a CPU; `apart` is that of `blocks_of`."""
     tokens = query_key_value.shape[0]
@@ -137,11 +158,16 @@ def attention_in_blocks(
         keys = None if causal else layout.attended_slots
         blocks = (Block(0, count * width, count, width, keys),)
     if dropout > 0 and is_eager_cpu(split):
-        mixed = attention_with_dropout(split, dropout, blocks, causal)
+        mixed = attention_with_dropout(split, dropout, blocks, causal, reach)
     else:
         parts = split.split([block.stop - block.start for block in blocks])
         pairs = zip(parts, blocks, strict=True)
-        outputs = [_attention_of_block(part, block, dropout, causal) for part, block in pairs]
+        outputs = [
+            _local_attention_of_block(part, block, dropout, reach)
+            if block.is_local(reach)
+            else _attention_of_block(part, block, dropout, causal)
+            for part, block in pairs
+        ]
         mixed = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return mixed.reshape(tokens, -1)  # [T, A * D]
 
@@ -154,11 +180,33 @@ def _attention_of_block(split: Tensor, block: Block, dropout: float, causal: boo
     return block.gather(mixed.transpose(1, 2))  # [T of the block, A, D]
 
 
+def _local_attention_of_block(split: Tensor, block: Block, dropout: float, reach: int) -> Tensor:
+    """As `_attention_of_block`, some queries after the others, each with the keys they reach.
+
+    So time and memory grow with a sequence's length and not with its square.
+    """
+    query, key, value = block.spread(split).permute(2, 0, 3, 1, 4)  # [N, A, n, D]
+    outputs = []
+    for start in range(0, block.width, 2 * reach):
+        stop = min(start + 2 * reach, block.width)
+        first, last = max(start - reach, 0), min(stop + reach, block.width)
+        near = block.near(start, stop, first, last, reach)
+        keys, values = key[:, :, first:last], value[:, :, first:last]
+        outputs.append(
+            F.scaled_dot_product_attention(query[:, :, start:stop], keys, values, near, dropout)
+        )
+    return block.gather(torch.cat(outputs, dim=2).transpose(1, 2))  # [T of the block, A, D]
+
+
 def attention_with_dropout(
-    split: Tensor, dropout: float, blocks: Sequence[Block], causal: bool = False
+    split: Tensor,
+    dropout: float,
+    blocks: Sequence[Block],
+    causal: bool = False,
+    reach: int | None = None,
 ) -> Tensor:
     """Mixes values [T, A, D] of `split` [T, 3, A, D]: queries, keys, values, in these blocks."""
-    mixed = _AttentionWithDropout.apply(split, dropout, blocks, causal)
+    mixed = _AttentionWithDropout.apply(split, dropout, blocks, causal, reach)
     assert isinstance(mixed, Tensor)
     return mixed
 
@@ -178,6 +226,7 @@ class _AttentionWithDropout(Function):
         dropout: float,
         blocks: Sequence[Block],
         causal: bool,
+        reach: int | None,
     ) -> Tensor:
         """See `attention_with_dropout`."""
         ctx.blocks, ctx.scale = blocks, 1 / keep_probability(dropout)
@@ -190,7 +239,7 @@ class _AttentionWithDropout(Function):
             stacked = _stacked(split.permute(1, 2, 0, 3), block)  # [3, A * N, n, D]
             query, key, value = stacked
             scores = _bmm(query, key.mT, query.shape[-1] ** -0.5)  # [A * N, n, n]
-            if (hidden := block.hidden(causal)) is not None:
+            if (hidden := block.hidden(causal, reach)) is not None:
                 by_head = scores.view(-1, block.count, block.width, block.width)
                 by_head.masked_fill_(hidden, -torch.inf)
             probabilities = torch.softmax(scores, -1)
@@ -223,7 +272,7 @@ class _AttentionWithDropout(Function):
             _bmm(grad_scores, key, size**-0.5, out=gradient[0])
             _bmm(grad_scores.mT, query, size**-0.5, out=gradient[1])
             _unstack(gradient.view(3, heads, -1, size).permute(2, 0, 1, 3), block, result)
-        return result, None, None, None
+        return result, None, None, None, None
 
 
 def _stacked(by_head: Tensor, block: Block) -> Tensor:

@@ -19,14 +19,17 @@ HEADS, SIZE = 3, 8
 on_cpu = CpuOperations().attention
 
 
-def by_hand(query_key_value, causal=False):
+def by_hand(query_key_value, causal=False, reach=None):
     """Equation 1 of Vaswani et al. 2017 for one sequence, head by head and token by token."""
     query, key, value = query_key_value.view(-1, 3, HEADS, SIZE).unbind(1)
+    left = right = len(query) if reach is None else reach
+    right = 0 if causal else right
     mixed = []
     for head in range(HEADS):
         scores = query[:, head] @ key[:, head].T / SIZE**0.5
-        seen = [each[: place + 1] if causal else each for place, each in enumerate(scores)]
-        mixed.append(torch.stack([each.softmax(-1) @ value[: len(each), head] for each in seen]))
+        seen = [slice(max(place - left, 0), place + right + 1) for place in range(len(query))]
+        each = [scores[place, at].softmax(-1) @ value[at, head] for place, at in enumerate(seen)]
+        mixed.append(torch.stack(each))
     return torch.stack(mixed, 1).flatten(1)
 
 
@@ -111,23 +114,24 @@ def test_a_causal_gradient_goes_to_the_left_alone(dropout, autocast, packed):
         assert touched[:3].all() and touched[second : second + 4].all()
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_packed_kernel_is_told_how_far_to_look(causal, monkeypatch):
+@pytest.mark.parametrize(("causal", "reach"), [(False, None), (True, None), (False, 2)])
+def test_the_packed_kernel_is_told_how_far_to_look(causal, reach, monkeypatch):
     """The kernel itself runs on CUDA alone: here an equation stands for it that takes the same."""
 
     def kernel(query, key, value, begins, _, longest, __, *, window_size=(-1, -1)):
-        assert longest == 6 and window_size in ((-1, -1), (-1, 0))
+        assert longest == 6 and window_size in ((-1, -1), (-1, 0), (2, 2))
         joined = torch.stack([query, key, value], 1).flatten(1).float()
         rows = joined.split(begins.diff().tolist())
-        mixed = torch.cat([by_hand(row, window_size == (-1, 0)) for row in rows])
+        near = 2 if window_size == (2, 2) else None
+        mixed = torch.cat([by_hand(row, window_size == (-1, 0), near) for row in rows])
         return mixed.view(-1, HEADS, SIZE)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     lengths = [4, 6, 1]
     packed = projections(11).bfloat16()
     split = packed.view(-1, 3, HEADS, SIZE)
-    found = _packed(split, Packed.from_lengths(lengths), 0.0, causal).flatten(1)
-    expected = torch.cat([by_hand(row.float(), causal) for row in packed.split(lengths)])
+    found = _packed(split, Packed.from_lengths(lengths), 0.0, causal, reach).flatten(1)
+    expected = torch.cat([by_hand(row.float(), causal, reach) for row in packed.split(lengths)])
     torch.testing.assert_close(found, expected)
 
 
