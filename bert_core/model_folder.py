@@ -29,18 +29,12 @@ from bert_core.disk import (
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
-from bert_core.hugging_face import (
-    TensorHeader,
-    check_header,
-    check_tagger,
-    from_hugging_face,
-    read_weights_header,
-    to_hugging_face,
-)
+from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.headers import TensorHeader, read_weights_header
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
 from bert_core.strict_files import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
@@ -289,7 +283,7 @@ def _weights(model: Bert) -> dict[str, Tensor]:
         state[_POSITIONS] = model.encoder.embeddings.position.weight
     return {
         name: tensor.detach().to("cpu", torch.float32).contiguous()
-        for name, tensor in to_hugging_face(state).items()
+        for name, tensor in BERT.to_theirs(state).items()
     }
 
 
@@ -384,8 +378,8 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -
         for file in weight_files(folder):
             header |= read_weights_header(file) if file.is_file() else {}
         if header:
-            check_header(header, config)
-        state = from_hugging_face(
+            BERT.check_header(header, config)
+        state = BERT.to_ours(
             _read_weights(folder, content),
             is_decoder=config.is_decoder,
             is_tied=content.get("tie_word_embeddings", True) is not False,

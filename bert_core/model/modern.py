@@ -3,8 +3,6 @@
 Shapes: T tokens, A heads of size D, H hidden size, P places to read.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -82,11 +80,10 @@ class ModernLayer(OnDevice):
         self.attention_dropout = config.attention_probs_dropout_prob
         self.is_local = number % config.global_every != 0
         self.reach = config.local_attention // 2 if self.is_local else None
-        last = config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
         for part in (self.query_key_value, self.intermediate):
             draw_within(part.weight, config.initializer_range)
         for part in (self.attention_output, self.output):
-            draw_within(part.weight, last)
+            draw_within(part.weight, config.output_range)
 
     def forward(
         self,
