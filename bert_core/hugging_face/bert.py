@@ -1,5 +1,8 @@
 """BERT in model folders of Hugging Face."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from bert_core.config import ModelConfig
 from bert_core.hugging_face.family import OUR_LAYER, TAGGER, Family, Tie
 
@@ -34,6 +37,15 @@ def _shapes_of_layer(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for name in ("attention.output.LayerNorm", "output.LayerNorm"):
         shapes |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
     return shapes
+
+
+def _read_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in ModelConfig.model_fields & values.keys()}
+
+
+def _write_config(config: ModelConfig) -> dict[str, Any]:
+    is_learned = config.position_embedding == "learned"
+    return config.model_dump(exclude={"position_embedding"} if is_learned else None)
 
 
 BERT = Family(
@@ -74,5 +86,14 @@ BERT = Family(
         second_bias="cls.predictions.decoder.bias",
     ),
     shapes=_shapes,
+    required={
+        "hidden_act": "gelu",
+        "position_embedding_type": "absolute",
+        "add_cross_attention": False,
+        "quantization_config": None,
+    },
+    read_config=_read_config,
+    write_config=_write_config,
+    class_prefix="Bert",
     ignored=("bert.embeddings.position_ids", "bert.embeddings.token_type_ids"),
 )

@@ -1,7 +1,7 @@
 """How `transformers` writes models of one family; the conversion of weights to ours and back."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,9 +63,28 @@ class Family:
     modules: Mapping[str, str]
     tie: Tie
     shapes: Callable[[ModelConfig], dict[str, tuple[int, ...]]]
+    required: Mapping[str, Any]
+    """What config.json may say of a model that is computed here; the defaults when absent."""
+
+    read_config: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """The fields of `config` in config.json; raises `ValueError` for what is not computed."""
+
+    write_config: Callable[[Any], dict[str, Any]]
+    """The fields of config.json but for those of heads and tasks."""
+
+    class_prefix: str
+    """How the names of its classes begin."""
+
+    heads_of: Callable[[Collection[str], str | None], dict[str, str]] = lambda *_: {}
+    """Modules of theirs to ours that go before those of the table, by names and architecture."""
+
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     """Constants that older folders store among the weights."""
+
+    def class_of(self, architecture: str) -> str:
+        """The family's class of the same heads as that of BERT."""
+        return self.class_prefix + architecture.removeprefix("Bert")
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Renames weights (or gradients) of a `Bert`.
@@ -96,7 +115,7 @@ class Family:
         *,
         is_decoder: bool = False,
         is_tied: bool = True,
-        heads: Mapping[str, str] | None = None,
+        architecture: str | None = None,
     ) -> dict[str, Tensor]:
         """Renames weights of a model of theirs to those of a `Bert`.
 
@@ -104,12 +123,13 @@ class Family:
         tokens where `is_decoder` of their configuration says so; it has a projection of its own
         where theirs differs from the word embeddings, and must have one unless `is_tied`, their
         `tie_word_embeddings`. Heads that are not in the table are left out, as `transformers` does.
-        `heads` are modules of theirs to ours that go before those of the table.
+        `architecture` is the class that they name first.
 
         Raises `UnknownWeightError` for an encoder's weight that is not in the table, an incomplete
         stack, a missing projection, and numbers that are not floating-point.
         """
-        ours_of = {theirs: ours for ours, theirs in self.modules.items()} | dict(heads or {})
+        ours_of = {theirs: ours for ours, theirs in self.modules.items()}
+        ours_of |= self.heads_of(state.keys(), architecture)
         part_of = {part: ours for ours, parts in self.stacked.items() for part in parts}
         ours: dict[str, Tensor] = {}
         stacks: dict[str, dict[str, Tensor]] = {}

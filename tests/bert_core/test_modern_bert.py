@@ -1,5 +1,7 @@
 """Weights and configurations of ModernBERT, to ours and back, beside those of transformers."""
 
+import json
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -14,15 +16,14 @@ from transformers import (
 from bert_core.config import ModernConfig
 from bert_core.hugging_face.family import UnknownWeightError
 from bert_core.hugging_face.headers import TensorHeader
-from bert_core.hugging_face.modern_bert import (
-    MODERN_BERT,
-    from_config_json,
-    heads_of,
-    to_config_json,
-)
+from bert_core.hugging_face.modern_bert import MODERN_BERT
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.task import add_task_head, head_answers
+from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
 SIZES |= {"intermediate_size": 48, "local_attention": 8, "pad_token_id": 0}
@@ -47,8 +48,7 @@ def ours_of(theirs, *heads, outputs=0):
         if name in ("classifier", "span"):
             model.add_task_head(name, outputs)
     state = theirs.state_dict()
-    named = heads_of(state, type(theirs).__name__)
-    model.load_state_dict(MODERN_BERT.to_ours(state, heads=named))
+    model.load_state_dict(MODERN_BERT.to_ours(state, architecture=type(theirs).__name__))
     return model
 
 
@@ -168,15 +168,15 @@ def test_weights_of_another_shape_or_name_are_refused():
 )
 def test_configurations_say_the_same(more):
     theirs = ModernBertConfig(**SIZES, **SPECIAL, **more)
-    ours = ModernConfig.model_validate(from_config_json(theirs.to_dict()), strict=True)
-    again = ModernBertConfig(**to_config_json(ours), **SPECIAL)
+    ours = ModernConfig.model_validate(MODERN_BERT.read_config(theirs.to_dict()), strict=True)
+    again = ModernBertConfig(**MODERN_BERT.write_config(ours))
     assert again.layer_types == theirs.layer_types
     for name in ("rope_parameters", "norm_eps", "local_attention", "intermediate_size"):
         assert getattr(again, name) == getattr(theirs, name), name
     # What transformers 4 wrote has no lists.
-    old = to_config_json(ours)
+    old = MODERN_BERT.write_config(ours)
     del old["layer_types"], old["rope_parameters"]
-    assert ModernConfig.model_validate(from_config_json(old), strict=True) == ours
+    assert ModernConfig.model_validate(MODERN_BERT.read_config(old), strict=True) == ours
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_configurations_say_the_same(more):
 )
 def test_what_is_not_computed_here_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        from_config_json(changed)
+        MODERN_BERT.read_config(changed)
 
 
 def test_states_are_transformed_once(batch):
@@ -200,3 +200,64 @@ def test_states_are_transformed_once(batch):
     transformed = F.gelu(states @ theirs.head.dense.weight.T)
     wanted = F.layer_norm(transformed, [32], theirs.head.norm.weight, None, 1e-5)
     torch.testing.assert_close(ours.heads["pooler"](states), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def tokenizer():
+    words = [
+        *SPECIAL_TOKENS,
+        *"abcdefghijklmnopqrstuvwxyz",
+        *(f"##{each}" for each in "abcdefghij"),
+    ]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    return wordpiece_tokenizer(vocabulary, lowercase=True)
+
+
+def test_a_folder_of_transformers_comes_back_to_the_bit(tmp_path, tokenizer):
+    theirs = model_of_theirs(ModernBertForMaskedLM)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    config, model, read = load_model_folder(tmp_path / "theirs")
+    assert isinstance(config, ModernConfig) and list(model.heads) == ["masked_token"]
+    save_model_folder(tmp_path / "ours", model, read)
+    back, said = ModernBertForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(said.values()), said
+    state = theirs.state_dict()
+    assert all(torch.equal(each, state[name]) for name, each in back.state_dict().items())
+    again, ours, _ = load_model_folder(tmp_path / "ours")
+    assert again == config
+    wanted = model.state_dict()
+    assert all(torch.equal(each, wanted[name]) for name, each in ours.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sst2", ModernBertForSequenceClassification),
+        ("conll2003", ModernBertForTokenClassification),
+        ("squad", ModernBertForQuestionAnswering),
+    ],
+)
+def test_a_fine_tuned_folder_is_one_of_theirs(tmp_path, tokenizer, batch, name, kind):
+    model = ours_of(model_of_theirs(ModernBertForMaskedLM), "masked_token")
+    task = TASKS[name]
+    if not task.labels and name == "conll2003":
+        task = task.model_copy(update={"labels": ("O", "B-LOC", "I-LOC")})
+    add_task_head(model, task)
+    save_model_folder(tmp_path / "ours", model, tokenizer, extra_config=task_config(name, task))
+    theirs, said = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(said.values()), said
+    ids, mask = batch
+    output = theirs.eval()(ids, attention_mask=mask.long())
+    states = states_of(model, batch)
+    if name == "sst2":
+        states, wanted = states[Packed.from_lengths(LENGTHS).first_positions], output.logits
+    elif name == "squad":
+        wanted = torch.stack([output.start_logits, output.end_logits], -1)[mask]
+    else:
+        wanted = output.logits[mask]
+    found = head_answers(model.eval(), [states], torch.ones(len(states)))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    _, ours, _ = load_model_folder(tmp_path / "ours")
+    assert ours.heads.keys() == model.heads.keys()
+    assert task_of(json.loads((tmp_path / "ours" / "config.json").read_text()), ours)
