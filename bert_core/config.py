@@ -183,20 +183,26 @@ def forward_flops(
     ignored.
 
     `sum_of_squared_lengths` is the sum over sequences of length squared, which attention costs; in
-    a decoder a token meets itself and those before it, about half as many pairs.
+    a decoder a token meets itself and those before it, about half as many pairs, in a local layer
+    those in its reach.
     `num_predictions` are the masked or next tokens projected to the vocabulary. `num_read` are the
     tokens whose last state a head reads: behind its attention the last layer is computed for these
     alone.
     """
     layers, hidden = config.num_hidden_layers, config.hidden_size
-    behind_attention = 2 * hidden**2 + 4 * hidden * config.intermediate_size
-    pairs = sum_of_squared_lengths
+    maps = 2  # of the feed-forward network; gated, its first one is two
+    pairs = layers * sum_of_squared_lengths
     if config.is_decoder:
-        pairs = (sum_of_squared_lengths + num_tokens) / 2
+        pairs = layers * (sum_of_squared_lengths + num_tokens) / 2
+    if isinstance(config, ModernConfig):
+        maps, of_all = 3, -(-layers // config.global_every)
+        nearby = min(sum_of_squared_lengths, num_tokens * (config.local_attention + 1))
+        pairs = of_all * sum_of_squared_lengths + (layers - of_all) * nearby
+    behind_attention = 2 * hidden**2 + 2 * maps * hidden * config.intermediate_size
     return (
         num_tokens * layers * (6 * hidden**2 + behind_attention)
         - (num_tokens - num_read) * behind_attention
-        + 4 * hidden * layers * pairs
+        + 4 * hidden * pairs
         + num_predictions * 2 * (hidden**2 + hidden * config.vocab_size)
         + num_rows * (2 * hidden**2 + 4 * hidden)
     )

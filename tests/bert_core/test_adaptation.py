@@ -93,6 +93,7 @@ def test_a_longer_table_keeps_what_it_says_it_keeps(small_config, some_rows):
     some_rows([80]).loss(model, packed=True)[0].backward()
 
     model.encoder.embeddings.position = nn.Embedding.from_pretrained(table)
+    model.encoder.config = small_config
     extend_positions(model, 63, "interpolate")
     stretched = model.encoder.embeddings.position.weight
     torch.testing.assert_close(stretched[::2], table)

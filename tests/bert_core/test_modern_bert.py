@@ -13,7 +13,9 @@ from transformers import (
     ModernBertForTokenClassification,
 )
 
-from bert_core.config import ModernConfig
+from bert_core.config import ModernConfig, forward_flops
+from bert_core.errors import UserError
+from bert_core.features.inspection import attention_maps
 from bert_core.hugging_face.family import UnknownWeightError
 from bert_core.hugging_face.headers import TensorHeader
 from bert_core.hugging_face.modern_bert import MODERN_BERT
@@ -21,9 +23,11 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.portable import load_padded_model
 from bert_core.tasks.catalog import TASKS, task_config, task_of
 from bert_core.tasks.task import add_task_head, head_answers
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.training.layers import draw_anew
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
 SIZES |= {"intermediate_size": 48, "local_attention": 8, "pad_token_id": 0}
@@ -261,3 +265,40 @@ def test_a_fine_tuned_folder_is_one_of_theirs(tmp_path, tokenizer, batch, name, 
     _, ours, _ = load_model_folder(tmp_path / "ours")
     assert ours.heads.keys() == model.heads.keys()
     assert task_of(json.loads((tmp_path / "ours" / "config.json").read_text()), ours)
+
+
+def test_attention_maps_are_theirs(tokenizer):
+    theirs = model_of_theirs(ModernBertForMaskedLM, attn_implementation="eager")
+    ours = ours_of(theirs, "masked_token")
+    text = "a b c d e f g h i j k l m n o p q r s t u v w x y z"
+    maps = attention_maps(ours.encoder, tokenizer, text)
+    ids = torch.tensor([tokenizer.encode(text).ids])
+    wanted = torch.cat(theirs(ids, output_attentions=True).attentions)
+    torch.testing.assert_close(maps.probabilities, wanted, rtol=0, atol=1e-5)
+    assert (maps.probabilities[1] == 0).any()
+
+
+def test_layers_are_drawn_anew_as_they_were_drawn():
+    torch.manual_seed(0)
+    ours = ours_of(model_of_theirs(ModernBertForMaskedLM), "masked_token")
+    layer = ours.encoder.layers[-1]
+    before = layer.output.weight.detach().clone()
+    draw_anew(ours, 1)
+    assert not torch.equal(layer.output.weight, before)
+    assert layer.output.weight.abs().max() <= 0.04 / 8**0.5
+    assert torch.equal(layer.output_norm.weight, torch.ones(32))
+
+
+def test_flops_count_the_gate_and_the_reach():
+    config = ModernConfig(**SIZES)
+    counts = {"num_predictions": 0, "num_rows": 0, "num_read": 100}
+    long = forward_flops(config, num_tokens=100, sum_of_squared_lengths=100**2, **counts)
+    maps = 100 * 4 * (8 * 32**2 + 6 * 32 * 48)
+    assert long == maps + 4 * 32 * (2 * 100**2 + 2 * 100 * 9)
+
+
+def test_a_graph_of_it_is_refused(tmp_path, tokenizer):
+    ours = ours_of(model_of_theirs(ModernBertForMaskedLM), "masked_token")
+    save_model_folder(tmp_path / "ours", ours, tokenizer)
+    with pytest.raises(UserError, match="modern block cannot be exported"):
+        load_padded_model(tmp_path / "ours")
