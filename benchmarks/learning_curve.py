@@ -20,7 +20,7 @@ from benchmarks.measurement import surroundings
 from benchmarks.pretraining.arms import our_model, their_model
 from benchmarks.results import write_results
 from bert_core.config import IGNORE_INDEX, SIZES
-from bert_core.hugging_face import from_hugging_face
+from bert_core.hugging_face.bert import BERT
 from bert_core.model.layout import Padded
 from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
 from bert_core.settings import BatchSettings, OptimizerSettings, RowSettings
@@ -177,7 +177,7 @@ def prepare(options: argparse.Namespace) -> tuple[list[TimedArm], float]:
         return evaluate_pretraining(model, rows, compute_loss, device=device, token_counts=counts)
 
     def evaluate_theirs() -> PretrainingEvaluation:
-        mirror.load_state_dict(from_hugging_face(theirs.state_dict()))
+        mirror.load_state_dict(BERT.to_ours(theirs.state_dict()))
         return evaluate(mirror)
 
     arms = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.model.bert import Bert, MaskedTokenHead
-from bert_core.model.encoder import SinusoidalPositions
+from bert_core.model.encoder import Embeddings, SinusoidalPositions
 from bert_core.model_folder import load_model_folder
 from bert_core.new_pieces import old_pieces
 from bert_core.tokenizer import num_embeddings
@@ -109,18 +109,19 @@ def extend_positions(model: Bert, num_positions: int, extension: PositionExtensi
 
     `cyclic` repeats the table from its first row on, as Longformer's conversion does (Beltagy et
     al. 2020, section 5): positions within the old length stay what they were. `interpolate`
-    stretches it linearly, first and last row staying first and last. Sinusoidal positions go on as
-    their formula says.
+    stretches it linearly, first and last row staying first and last. Sinusoidal and rotary
+    positions go on as their formula says.
     """
-    embeddings = model.encoder.embeddings
-    table = embeddings.position
-    if num_positions < len(table.weight):
-        raise ValueError(f"{num_positions} positions are fewer than the {len(table.weight)} before")
-    if isinstance(table, SinusoidalPositions):
-        embeddings.position = SinusoidalPositions(num_positions, table.weight.shape[1])
-    elif num_positions > len(table.weight):
-        rows = _extended(table.weight.detach(), num_positions, extension)
-        embeddings.position = nn.Embedding.from_pretrained(rows, freeze=False)
+    embeddings, before = model.encoder.embeddings, model.config.max_position_embeddings
+    if num_positions < before:
+        raise ValueError(f"{num_positions} positions are fewer than the {before} before")
+    if isinstance(embeddings, Embeddings) and num_positions > before:
+        table = embeddings.position
+        if isinstance(table, SinusoidalPositions):
+            embeddings.position = SinusoidalPositions(num_positions, table.weight.shape[1])
+        else:
+            rows = _extended(table.weight.detach(), num_positions, extension)
+            embeddings.position = nn.Embedding.from_pretrained(rows, freeze=False)
     model.encoder.config = model.config.model_copy(
         update={"max_position_embeddings": num_positions}
     )

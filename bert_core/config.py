@@ -3,7 +3,8 @@
 Field names are those of Hugging Face's config.json, so that a model folder needs no renaming.
 """
 
-from typing import Any, Literal, Self
+import math
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,6 +21,12 @@ class ModelConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    has_biases: ClassVar[bool] = True
+    """Whether maps and norms add a bias."""
+
+    transforms_every_state: ClassVar[bool] = False
+    """Whether each head of a task reads states through the pooler, those of single tokens too."""
 
     vocab_size: int = Field(
         default=30_522, ge=5, le=10_000_000, description="entries of the word-piece vocabulary"
@@ -68,6 +75,11 @@ class ModelConfig(BaseModel):
         description="whether a token attends to itself and those before it only, left to right",
     )
 
+    @property
+    def output_range(self) -> float:
+        """The initial standard deviation of the maps that a head begins with."""
+        return self.initializer_range
+
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
         if self.hidden_size % self.num_attention_heads:
@@ -85,6 +97,9 @@ class ModernConfig(ModelConfig):
 
     Warner et al. 2024, arXiv 2412.13663. It has one segment, and reads in both directions.
     """
+
+    has_biases: ClassVar[bool] = False
+    transforms_every_state: ClassVar[bool] = True
 
     vocab_size: int = Field(default=50_368, ge=5, le=10_000_000, description="entries")
     num_hidden_layers: int = Field(default=22, ge=1, le=1_000, description="encoder layers")
@@ -118,6 +133,11 @@ class ModernConfig(ModelConfig):
     local_rope_theta: float = Field(
         default=10_000.0, gt=1, le=1e12, description="slowest rotation's period in local layers"
     )
+
+    @property
+    def output_range(self) -> float:
+        """The initial standard deviation of maps that end a residual branch or precede a head."""
+        return self.initializer_range / math.sqrt(2 * self.num_hidden_layers)
 
     @model_validator(mode="after")
     def _heads_turn_in_pairs(self) -> Self:
@@ -163,20 +183,26 @@ def forward_flops(
     ignored.
 
     `sum_of_squared_lengths` is the sum over sequences of length squared, which attention costs; in
-    a decoder a token meets itself and those before it, about half as many pairs.
+    a decoder a token meets itself and those before it, about half as many pairs, in a local layer
+    those in its reach.
     `num_predictions` are the masked or next tokens projected to the vocabulary. `num_read` are the
     tokens whose last state a head reads: behind its attention the last layer is computed for these
     alone.
     """
     layers, hidden = config.num_hidden_layers, config.hidden_size
-    behind_attention = 2 * hidden**2 + 4 * hidden * config.intermediate_size
-    pairs = sum_of_squared_lengths
+    maps = 2  # of the feed-forward network; gated, its first one is two
+    pairs = layers * sum_of_squared_lengths
     if config.is_decoder:
-        pairs = (sum_of_squared_lengths + num_tokens) / 2
+        pairs = layers * (sum_of_squared_lengths + num_tokens) / 2
+    if isinstance(config, ModernConfig):
+        maps, of_all = 3, -(-layers // config.global_every)
+        nearby = min(sum_of_squared_lengths, num_tokens * (config.local_attention + 1))
+        pairs = of_all * sum_of_squared_lengths + (layers - of_all) * nearby
+    behind_attention = 2 * hidden**2 + 2 * maps * hidden * config.intermediate_size
     return (
         num_tokens * layers * (6 * hidden**2 + behind_attention)
         - (num_tokens - num_read) * behind_attention
-        + 4 * hidden * layers * pairs
+        + 4 * hidden * pairs
         + num_predictions * 2 * (hidden**2 + hidden * config.vocab_size)
         + num_rows * (2 * hidden**2 + 4 * hidden)
     )

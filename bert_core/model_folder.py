@@ -29,18 +29,12 @@ from bert_core.disk import (
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
-from bert_core.hugging_face import (
-    TensorHeader,
-    check_header,
-    check_tagger,
-    from_hugging_face,
-    read_weights_header,
-    to_hugging_face,
-)
+from bert_core.hugging_face.catalog import FAMILIES, family_of
+from bert_core.hugging_face.headers import TensorHeader, read_weights_header
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
 from bert_core.strict_files import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
@@ -53,28 +47,14 @@ INDEX = "model.safetensors.index.json"
 _POSITIONS = "encoder.embeddings.position.weight"
 _SEGMENTS = "encoder.embeddings.segment.weight"
 
-_PRETRAINED = (
-    "BertForMaskedLM",
-    "BertForNextSentencePrediction",
-    "BertForPreTraining",
-    "BertLMHeadModel",
-)
-"""The classes of `transformers` with heads of pre-training."""
+_PRETRAINED = ("ForMaskedLM", "ForNextSentencePrediction", "ForPreTraining", "LMHeadModel")
+"""How the classes of `transformers` with heads of pre-training end."""
 
-_CLASS = re.compile(r"Bert[A-Za-z]{1,40}")
+_CLASS = re.compile(r"(Modern)?Bert[A-Za-z]{1,40}")
 _MOST_CHECKSUM_BYTES = 1 << 20
 _MOST_READINGS = 10
 _READ = ("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.txt", EXAMPLE)
 """Files that a list of checksums has to name where they are there."""
-
-_REQUIRED = {
-    "model_type": "bert",
-    "hidden_act": "gelu",
-    "position_embedding_type": "absolute",
-    "add_cross_attention": False,
-    "quantization_config": None,
-}
-"""What config.json may say of a model that is computed here; all are the defaults when absent."""
 
 
 class ModelFolderError(UserError):
@@ -120,7 +100,7 @@ def save_model_folder(
     """
     folder = Path(folder).expanduser().absolute()
     with folder_to_publish(folder) as written:
-        _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
+        _write_json(written / CONFIG, _to_config_json(model, extra_config or {}))
         save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file for its owner alone; a server may run as somebody else.
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
@@ -240,7 +220,7 @@ def _unreadable_named(folder: Path) -> Iterator[None]:
 def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
     _verify_checksums(folder)
     config, content = _read_config(folder / CONFIG)
-    changed = ModelConfig.model_validate(config.model_dump() | dict(changes))
+    changed = type(config).model_validate(config.model_dump() | dict(changes))
     kept, own = changed.num_hidden_layers, config.num_hidden_layers
     config = changed.model_copy(update={"num_hidden_layers": own})
     model = _read_model(folder, config, content)
@@ -266,18 +246,18 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / file for file in sorted(set(_read_index(folder).values()))]
 
 
-def _to_config_json(model: Bert) -> dict[str, Any]:
-    values = model.config.model_dump()
-    if values["position_embedding"] == "learned":
-        del values["position_embedding"]  # not a name of Hugging Face's
+def _to_config_json(model: Bert, extra: Mapping[str, Any]) -> dict[str, Any]:
+    family = family_of(model.config)
     architecture = "BertLMHeadModel" if "next_token" in model.heads else "BertModel"
     if "masked_token" in model.heads:
         with_rows = "next_sentence" in model.heads
         architecture = "BertForPreTraining" if with_rows else "BertForMaskedLM"
-    required = {name: value for name, value in _REQUIRED.items() if value is not None}
+    required = {name: value for name, value in family.required.items() if value is not None}
     is_tied = not any(name.endswith("decoder.weight") for name in model.heads.state_dict())
-    values |= {"architectures": [architecture], "tie_word_embeddings": is_tied}
-    return {"dtype": "float32", **required, **values}
+    own = {"dtype": "float32", "model_type": family.model_type, "tie_word_embeddings": is_tied}
+    values = own | required | family.write_config(model.config) | dict(extra)
+    architectures = extra.get("architectures", [architecture])
+    return values | {"architectures": [family.class_of(name) for name in architectures]}
 
 
 def _weights(model: Bert) -> dict[str, Tensor]:
@@ -285,11 +265,12 @@ def _weights(model: Bert) -> dict[str, Tensor]:
     state = dict(model.state_dict())
     if any(tensor.dtype == torch.int8 for tensor in state.values()):
         raise ValueError("a model in int8 has lost its float32 weights")
-    if isinstance(model.encoder.embeddings.position, SinusoidalPositions):
-        state[_POSITIONS] = model.encoder.embeddings.position.weight
+    positions = getattr(model.encoder.embeddings, "position", None)
+    if isinstance(positions, SinusoidalPositions):
+        state[_POSITIONS] = positions.weight
     return {
         name: tensor.detach().to("cpu", torch.float32).contiguous()
-        for name, tensor in to_hugging_face(state).items()
+        for name, tensor in family_of(model.config).to_theirs(state).items()
     }
 
 
@@ -360,7 +341,12 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """The architecture in config.json, and its whole content."""
     try:
         values = read_json_object(path, error=ModelFolderError)
-        for name, required in _REQUIRED.items():
+        model_type = values.get("model_type", "bert")
+        family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+        if family is None:
+            what = f"model_type {str(model_type)[:60]!r} is not supported"
+            raise ModelFolderError(what, str(path), f"only {' and '.join(FAMILIES)} are")
+        for name, required in family.required.items():
             if values.get(name, required) != required:
                 raise ModelFolderError(
                     f"{name} {str(values[name])[:60]!r} is not supported",
@@ -370,23 +356,24 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         if values.get("pad_token_id", 0) is None:
             del values["pad_token_id"]  # no token is left out of what is computed here
         _OfTasks.model_validate(values, strict=True)
-        known = {name: values[name] for name in ModelConfig.model_fields & values.keys()}
-        return ModelConfig.model_validate(known, strict=True), values
-    except ValidationError as error:
-        fault = first_fault(error)
+        return family.config.model_validate(family.read_config(values), strict=True), values
+    except (ValidationError, ValueError) as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
         raise ModelFolderError("damaged model configuration", str(path), fault) from error
 
 
 def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -> Bert:
     """The model with the heads whose weights are complete; `content` is that of config.json."""
+    family, architecture = family_of(config), next(iter(content.get("architectures") or ()), None)
     try:
         header: dict[str, TensorHeader] = {}
         for file in weight_files(folder):
             header |= read_weights_header(file) if file.is_file() else {}
         if header:
-            check_header(header, config)
-        state = from_hugging_face(
+            family.check_header(header, config)
+        state = family.to_ours(
             _read_weights(folder, content),
+            architecture=architecture,
             is_decoder=config.is_decoder,
             is_tied=content.get("tie_word_embeddings", True) is not False,
         )
@@ -394,11 +381,11 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -
         _refuse_what_is_not_finite(state)
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
-        if not read_tokenizer_settings(folder).has_segments:
+        if _SEGMENTS in state and not read_tokenizer_settings(folder).has_segments:
             config = config.model_copy(update={"type_vocab_size": 1})
             state[_SEGMENTS] = state[_SEGMENTS][:1]
         model = Bert(Encoder(config), {})
-        _add_pretrained_heads(model, state, next(iter(content.get("architectures") or ()), None))
+        _add_pretrained_heads(model, state, architecture or "")
         for name in TASK_HEADS:
             weight = state.get(f"heads.{name}.linear.weight")
             if weight is not None:
@@ -416,7 +403,7 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -
     return model
 
 
-def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: str | None) -> None:
+def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: str) -> None:
     """Adds the heads of pre-training that `state` has.
 
     Takes the weights of an incomplete one out of `state`, as `transformers` does, unless the
@@ -432,7 +419,7 @@ def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: s
             head = MaskedTokenHead(model.config, is_tied=False)
         wanted = {f"{prefix}{each}" for each in head.state_dict()}
         is_whole = found == wanted and (name != "next_sentence" or "pooler" in model.heads)
-        if is_whole or architecture in _PRETRAINED:
+        if is_whole or architecture.endswith(_PRETRAINED):
             model.heads[name] = head
             continue
         for each in found:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bert_core.config import ModernConfig
 from bert_core.errors import UserError
 from bert_core.features.sentence_pooling import (
     SentencePooling,
@@ -148,6 +149,9 @@ def load_padded_model(folder: Path) -> PaddedModel:
     config, model, _ = load_model_folder(folder)
     if config.is_decoder:
         what = "an encoder that attends to the left only cannot be exported"
+        raise UserError(what, str(folder), "serve it with python -m serving")
+    if isinstance(config, ModernConfig):
+        what = "an encoder of the modern block cannot be exported"
         raise UserError(what, str(folder), "serve it with python -m serving")
     if FEATURE_TAGGER in model.heads:
         what = "a BiLSTM tagger over an encoder's features cannot be exported"

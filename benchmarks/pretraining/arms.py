@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
-from bert_core.hugging_face import to_hugging_face
+from bert_core.hugging_face.bert import BERT
 from bert_core.model.bert import Bert
 from bert_core.pretraining import compute_loss
 from bert_core.text import collation
@@ -379,7 +379,7 @@ def their_model(config: ModelConfig, attention: str, device: torch.device) -> nn
 
     values = config.model_dump(exclude={"position_embedding"})
     theirs = BertForPreTraining._from_config(BertConfig(**values), attn_implementation=attention)
-    state = to_hugging_face(our_model(config, torch.device("cpu")).state_dict())
+    state = BERT.to_theirs(our_model(config, torch.device("cpu")).state_dict())
     # Theirs has the tied weights under a second name each.
     state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
     state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,10 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor
 from bert_core.features.units import cut_texts, cut_words, words_of
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder, without_dropout
+from bert_core.model.encoder import Encoder, Layer, without_dropout
 from bert_core.model.layout import Packed
+from bert_core.model.modern import ModernLayer
+from bert_core.model.operations import within_reach
 from bert_core.tasks.encoded_rows import TaskBatch, concatenated
 from bert_core.tasks.task import FloatArray, head_answers, layers_read, places_read
 from bert_core.text.rng import IntArray
@@ -50,29 +53,34 @@ def attention_maps(
             f"a text of {len(encoding.ids)} tokens", text[:40], f"give one of {longest} at most"
         )
     ids = torch.tensor(encoding.ids)
+    positions = torch.arange(len(ids))
     with without_dropout(encoder), torch.inference_mode():
         states = encoder.hidden_states(
             ids,
             torch.tensor(encoding.type_ids),
-            torch.arange(len(ids)),
+            positions,
             Packed.from_lengths([len(ids)]),
             layers=range(len(encoder.layers)),
         )
-        config = encoder.config
-        maps = [
-            _probabilities(layer.get_submodule("query_key_value")(state), config)
-            for layer, state in zip(encoder.layers, states, strict=True)
-        ]
+        rotations: Any = encoder.embeddings.rotations(positions)
+        maps = []
+        for layer, state in zip(encoder.layers, states, strict=True):
+            assert isinstance(layer, Layer | ModernLayer)
+            projections = layer.projections(state, rotations)
+            maps.append(_probabilities(projections, encoder.config, layer.reach))
     return AttentionMaps(encoding.tokens, torch.stack(maps))
 
 
-def _probabilities(query_key_value: Tensor, config: ModelConfig) -> Tensor:
+def _probabilities(query_key_value: Tensor, config: ModelConfig, reach: int | None) -> Tensor:
     """Softmax of scaled products of queries and keys, [A, n, n], of projections [n, 3H]."""
     count, num_heads = len(query_key_value), config.num_attention_heads
     query, key, _ = query_key_value.view(count, 3, num_heads, -1).unbind(1)
     scores = torch.einsum("iad,jad->aij", query, key) / query.shape[-1] ** 0.5
     if config.is_decoder:
         scores = scores.masked_fill(scores.new_ones(count, count).triu(1).bool(), -torch.inf)
+    if reach is not None:
+        near = within_reach(count, reach, scores.device)
+        scores = scores.masked_fill(~near, -torch.inf)
     return scores.softmax(-1)
 
 

@@ -26,13 +26,14 @@ class MaskedTokenHead(OnDevice):
 
     def __init__(self, config: ModelConfig, *, is_tied: bool = True) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        biased = config.has_biases
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size, bias=biased)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=biased)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.decoder: nn.Linear | None = None
         if not is_tied:
             self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        initialize(self, config.initializer_range)
+        initialize(self, config.output_range)
 
     def features(self, hidden_states: Tensor) -> Tensor:
         """What is multiplied with the table: [P, H] from the states [P, H]."""
@@ -79,6 +80,28 @@ class Pooler(nn.Module):
     def forward(self, first_states: Tensor) -> Tensor:
         """One vector per sequence, [N, H], from the states [N, H] of their first tokens."""
         return self.dense(first_states).tanh()
+
+
+class Transform(nn.Module):
+    """What each head of the modern block begins with: a linear map, GELU and layer norm.
+
+    Its pooler, which tasks that label single tokens read too.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.has_biases)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=config.has_biases)
+        initialize(self, config.output_range)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Transformed states, [P, H], of states [P, H]."""
+        return self.norm(F.gelu(self.dense(states)))
+
+
+def pooler(config: ModelConfig) -> nn.Module:
+    """The module through which a task's head reads states of an encoder of this kind."""
+    return Transform(config) if config.transforms_every_state else Pooler(config)
 
 
 class NextSentenceHead(nn.Module):
@@ -131,7 +154,7 @@ class TextVectors(nn.Module):
 
 HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "masked_token": MaskedTokenHead,
-    "pooler": Pooler,
+    "pooler": pooler,
     "next_sentence": NextSentenceHead,
     "next_token": MaskedTokenHead,
 }
@@ -193,10 +216,18 @@ class Bert(nn.Module):
         return model
 
     def add_missing_heads(self, names: Iterable[str]) -> list[str]:
-        """Adds a fresh head for each of these names of `HEADS` that has none; gives their names."""
+        """Adds a fresh head for each of these names of `HEADS` that has none; gives their names.
+
+        A transform is not drawn where the masked-token head has learned one: it begins as that.
+        """
         added = [name for name in names if name not in self.heads]
         for name in added:
-            self.heads[name] = HEADS[name](self.config)
+            head = HEADS[name](self.config)
+            learned = dict(self.heads.items()).get("masked_token")
+            if isinstance(head, Transform) and isinstance(learned, MaskedTokenHead):
+                head.dense.load_state_dict(learned.transform.state_dict())
+                head.norm.load_state_dict(learned.norm.state_dict())
+            self.heads[name] = head
         return added
 
     def add_task_head(self, name: str, num_outputs: int) -> list[str]:

@@ -122,6 +122,8 @@ class Layer(OnDevice):
         self.hidden_dropout = config.hidden_dropout_prob
         self.attention_dropout = config.attention_probs_dropout_prob
         self.is_decoder = config.is_decoder
+        self.reach: int | None = None
+        """To how many tokens on either side a token attends; None to all."""
 
     def forward(
         self,
@@ -131,10 +133,9 @@ class Layer(OnDevice):
         places: Tensor | None = None,
     ) -> Tensor:
         """Maps hidden states [T, H] to those of the next layer, [T, H], or [P, H] at `places`."""
-        del rotations
         operations = self.operations
         dropout = self.attention_dropout if self.training else 0.0
-        query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
+        query_key_value = self.projections(hidden_states, rotations)
         mixed = operations.attention(
             query_key_value, self.num_heads, layout, dropout, causal=self.is_decoder
         )  # [T, H]
@@ -144,6 +145,15 @@ class Layer(OnDevice):
         hidden_states = self.attention_norm(self._add(hidden_states, self.attention_output(mixed)))
         states = operations.feed_forward(hidden_states, self.intermediate, self.output)
         return self.output_norm(self._add(hidden_states, states))
+
+    def projections(self, hidden_states: Tensor, rotations: None = None) -> Tensor:
+        """Queries, keys and values, [T, 3H], of hidden states [T, H]."""
+        del rotations
+        return self.query_key_value(hidden_states)
+
+    def draw(self, config: ModelConfig) -> None:
+        """Draws all weights anew, from torch's generator."""
+        initialize(self, config.initializer_range)
 
     def _add(self, residual: Tensor, states: Tensor) -> Tensor:
         return self.operations.add_dropout(residual, states, self.hidden_dropout, self.training)

@@ -3,12 +3,10 @@
 Shapes: T tokens, A heads of size D, H hidden size, P places to read.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from bert_core.config import ModernConfig
+from bert_core.config import ModelConfig, ModernConfig
 from bert_core.model.layout import Layout
 from bert_core.model.operations import Linear, OnDevice, Rotations
 
@@ -82,11 +80,7 @@ class ModernLayer(OnDevice):
         self.attention_dropout = config.attention_probs_dropout_prob
         self.is_local = number % config.global_every != 0
         self.reach = config.local_attention // 2 if self.is_local else None
-        last = config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
-        for part in (self.query_key_value, self.intermediate):
-            draw_within(part.weight, config.initializer_range)
-        for part in (self.attention_output, self.output):
-            draw_within(part.weight, last)
+        self.draw(config)
 
     def forward(
         self,
@@ -98,10 +92,7 @@ class ModernLayer(OnDevice):
         """Maps hidden states [T, H] to those of the next layer, [T, H], or [P, H] at `places`."""
         operations = self.operations
         dropout = self.attention_dropout if self.training else 0.0
-        query_key_value = self.query_key_value(self.attention_norm(hidden_states))  # [T, 3H]
-        query_key_value = operations.rotate(
-            query_key_value, self.num_heads, rotations[int(self.is_local)]
-        )
+        query_key_value = self.projections(hidden_states, rotations)
         mixed = operations.attention(
             query_key_value, self.num_heads, layout, dropout, reach=self.reach
         )  # [T, H]
@@ -113,6 +104,22 @@ class ModernLayer(OnDevice):
             self.output_norm(hidden_states), self.intermediate, self.output
         )
         return self._add(hidden_states, states)
+
+    def projections(self, hidden_states: Tensor, rotations: tuple[Rotations, Rotations]) -> Tensor:
+        """Queries, keys and values, [T, 3H], of hidden states [T, H], turned by their positions."""
+        query_key_value = self.query_key_value(self.attention_norm(hidden_states))
+        rotation = rotations[int(self.is_local)]
+        return self.operations.rotate(query_key_value, self.num_heads, rotation)
+
+    def draw(self, config: ModelConfig) -> None:
+        """Draws all weights anew, from torch's generator."""
+        for part in (self.query_key_value, self.intermediate):
+            draw_within(part.weight, config.initializer_range)
+        for part in (self.attention_output, self.output):
+            draw_within(part.weight, config.output_range)
+        for part in (self.attention_norm, self.output_norm):
+            if isinstance(part, nn.LayerNorm):
+                nn.init.ones_(part.weight)
 
     def _add(self, residual: Tensor, states: Tensor) -> Tensor:
         return self.operations.add_dropout(residual, states, self.dropout, self.training)

@@ -110,3 +110,21 @@ class FeatureTagger(OnDevice):
                 for name in weights
             ),
         )
+
+
+def check_tagger(weights: Mapping[str, Tensor]) -> None:
+    """Raises `ValueError` or `KeyError` where a tagger would be larger than its weights are."""
+    size = weights["lstm.weight_hh_l0"].shape[-1]
+    expected: dict[str, tuple[int, ...]] = {
+        "linear.weight": (len(weights["linear.weight"]), 2 * size)
+    }
+    for name, weight in weights.items():
+        kind, _, layer = name.removeprefix("lstm.").partition("_l")
+        if name.startswith("lstm.weight_ih") and not layer.startswith("0"):
+            expected[name] = (4 * size, 2 * size)
+        elif name.startswith("lstm."):
+            last = weight.shape[1:] if kind == "weight_ih" else (size,)
+            expected[name] = (4 * size, *last) if kind.startswith("weight") else (4 * size,)
+    for name, shape in expected.items():
+        if tuple(weights[name].shape) != shape or 0 in shape:
+            raise ValueError(f"{name} of a tagger, of the shape {list(weights[name].shape)}")

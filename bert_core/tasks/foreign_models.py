@@ -97,10 +97,16 @@ def find_task(folder: Path, model: Bert, name: str | None = None) -> tuple[str, 
     """
     config = read_json_object(folder / CONFIG)
     known = task_of(config, model)
-    architecture = next(iter(config.get("architectures") or ()), None)
+    architecture = _architecture(config)
     if known is None and (name is not None or architecture not in _NOT_FINE_TUNED):
         return infer_task(folder, config, model, name)
     return known
+
+
+def _architecture(config: Mapping[str, Any]) -> str | None:
+    """The class of BERT with the heads of the folder's."""
+    name = next(iter(config.get("architectures") or ()), None)
+    return name.removeprefix("Modern") if isinstance(name, str) else name
 
 
 def infer_task(
@@ -116,7 +122,7 @@ def infer_task(
     Raises `ModelFolderError` for a model of another kind, and for other labels than the task's;
     `TaskDataError` for a name that is no task's.
     """
-    architecture = next(iter(config.get("architectures") or ()), None)
+    architecture = _architecture(config)
     asked = TASKS.get(name or "")
     if name is not None and isinstance(asked, TextEmbedding):
         return name, _embedding(folder, model, asked)

@@ -345,11 +345,15 @@ def add_task_head(model: "Bert", task: Task) -> list[str]:
     Returns the heads that were drawn anew, from torch's generator; a head of the right size stays.
     """
     shape = task.head
-    wanted = [*(["pooler"] if shape.pooled else []), shape.name]
+    poolers = ["pooler"] if reads_pooler(model, task) else []
+    drawn = model.add_missing_heads(poolers)  # it may begin as a part of a head that goes
     for name in list(model.heads):
-        if name not in wanted:
+        if name not in (*poolers, shape.name):
             del model.heads[name]
-    return [
-        *model.add_missing_heads(wanted[:-1]),
-        *model.add_task_head(shape.name, shape.num_outputs),
-    ]
+    return [*drawn, *model.add_task_head(shape.name, shape.num_outputs)]
+
+
+def reads_pooler(model: "Bert", task: Task) -> bool:
+    """Whether the task's head reads states through the encoder's pooler."""
+    has_weights = task.head.name in ("classifier", "span")
+    return task.head.pooled or (has_weights and model.config.transforms_every_state)

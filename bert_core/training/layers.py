@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import initialize
+from bert_core.model.encoder import Layer
+from bert_core.model.modern import ModernLayer
 from bert_core.training.optimization import RATE_SHARE
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
@@ -31,9 +32,9 @@ def draw_anew(model: Bert, num_layers: int) -> None:
     """
     if not num_layers:
         return
-    config = model.config
     for layer in model.encoder.layers[-num_layers:]:
-        initialize(layer, config.initializer_range)
+        assert isinstance(layer, Layer | ModernLayer)
+        layer.draw(model.config)
     if "pooler" in model.heads:
         del model.heads["pooler"]  # whoever needs one adds it
         model.add_missing_heads(["pooler"])

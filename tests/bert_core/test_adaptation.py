@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from bert_core.adaptation import extend_positions, load_start_model
 from bert_core.config import IGNORE_INDEX
-from bert_core.hugging_face import to_hugging_face
+from bert_core.hugging_face.bert import BERT
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import SPECIAL_TOKENS
@@ -41,7 +41,7 @@ def test_loss_and_gradients_of_a_step_are_those_of_transformers(foreign_folder, 
     loss.backward()
     expected.backward()
     gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
-    found = to_hugging_face({name: p.grad for name, p in ours.named_parameters()})
+    found = BERT.to_theirs({name: p.grad for name, p in ours.named_parameters()})
     compared = {name: gradient for name, gradient in found.items() if name in gradients}
     assert len(compared) == len(gradients)
     for name, gradient in compared.items():
@@ -93,6 +93,7 @@ def test_a_longer_table_keeps_what_it_says_it_keeps(small_config, some_rows):
     some_rows([80]).loss(model, packed=True)[0].backward()
 
     model.encoder.embeddings.position = nn.Embedding.from_pretrained(table)
+    model.encoder.config = small_config
     extend_positions(model, 63, "interpolate")
     stretched = model.encoder.embeddings.position.weight
     torch.testing.assert_close(stretched[::2], table)

@@ -12,14 +12,9 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForPreTraining, BertLMHeadModel, BertModel
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
-from bert_core.hugging_face import (
-    TensorHeader,
-    UnknownWeightError,
-    check_header,
-    from_hugging_face,
-    read_weights_header,
-    to_hugging_face,
-)
+from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.family import UnknownWeightError
+from bert_core.hugging_face.headers import TensorHeader, read_weights_header
 from bert_core.model.bert import Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
@@ -39,7 +34,7 @@ def distance(found, expected):
 
 def give_weights(theirs, ours):
     """Loads the weights of ours: every one of theirs is set, and ours has no other."""
-    state = to_hugging_face(ours.state_dict())
+    state = BERT.to_theirs(ours.state_dict())
     theirs.load_state_dict(state | {copy: state[name] for copy, name in TIED.items()})
 
 
@@ -88,7 +83,7 @@ def test_states_logits_loss_and_gradients_are_theirs(small_model, theirs, some_r
     assert loss.item() == pytest.approx(output.loss.item(), rel=tolerance)
     loss.backward()
     output.loss.backward()
-    gradients = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    gradients = BERT.to_theirs({name: each.grad for name, each in ours.named_parameters()})
     for name, parameter in theirs.named_parameters():
         if name.endswith("key.bias"):  # zero in theory: it shifts all scores of a query alike
             assert gradients[name].abs().max() < tolerance
@@ -133,7 +128,7 @@ def test_a_decoder_is_their_language_model(small_config, some_rows, dtype, packe
     assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
     loss.backward()
     expected.backward()
-    gradients = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    gradients = BERT.to_theirs({name: each.grad for name, each in ours.named_parameters()})
     for name, parameter in theirs.named_parameters():
         if name.endswith("key.bias"):  # zero in theory, see above
             assert gradients[name].abs().max() < tolerance
@@ -159,7 +154,7 @@ def test_the_encoder_with_real_weights_is_theirs(some_rows):
 
 def test_there_and_back_is_nothing_changed(small_model):
     state = small_model.state_dict()
-    back = from_hugging_face(to_hugging_face(state))
+    back = BERT.to_ours(BERT.to_theirs(state))
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -167,13 +162,13 @@ def test_there_and_back_is_nothing_changed(small_model):
 def test_the_head_over_the_vocabulary_is_what_the_configuration_says(small_config, small_model):
     decoder = Bert.for_pretraining(small_config.model_copy(update={"is_decoder": True}))
     state = decoder.state_dict()
-    theirs = to_hugging_face(state)
-    assert from_hugging_face(theirs, is_decoder=True).keys() == state.keys()
-    assert from_hugging_face(theirs).keys() < small_model.state_dict().keys()
+    theirs = BERT.to_theirs(state)
+    assert BERT.to_ours(theirs, is_decoder=True).keys() == state.keys()
+    assert BERT.to_ours(theirs).keys() < small_model.state_dict().keys()
 
 
 def test_reads_older_and_encoder_only_names(small_model):
-    theirs = to_hugging_face(small_model.encoder.state_dict(prefix="encoder."))
+    theirs = BERT.to_theirs(small_model.encoder.state_dict(prefix="encoder."))
     older = {
         name.removeprefix("bert.")
         .replace("LayerNorm.weight", "LayerNorm.gamma")
@@ -181,34 +176,32 @@ def test_reads_older_and_encoder_only_names(small_model):
         for name, tensor in theirs.items()
     }
     older["embeddings.position_ids"] = torch.arange(32)
-    assert (
-        from_hugging_face(older).keys() == small_model.encoder.state_dict(prefix="encoder.").keys()
-    )
+    assert BERT.to_ours(older).keys() == small_model.encoder.state_dict(prefix="encoder.").keys()
 
 
 def test_a_projection_that_differs_from_the_word_embeddings_is_kept(small_model):
-    theirs = to_hugging_face(small_model.state_dict())
+    theirs = BERT.to_theirs(small_model.state_dict())
     words = theirs["bert.embeddings.word_embeddings.weight"]
     projection = "cls.predictions.decoder.weight"
     for is_tied in (True, False):
-        copied = from_hugging_face(theirs | {projection: words.clone()}, is_tied=is_tied)
+        copied = BERT.to_ours(theirs | {projection: words.clone()}, is_tied=is_tied)
         assert copied.keys() == small_model.state_dict().keys()
-        other = from_hugging_face(theirs | {projection: words + 1}, is_tied=is_tied)
+        other = BERT.to_ours(theirs | {projection: words + 1}, is_tied=is_tied)
         assert torch.equal(other["heads.masked_token.decoder.weight"], words + 1)
     with pytest.raises(UnknownWeightError, match="decoder.weight is missing"):
-        from_hugging_face(theirs, is_tied=False)
+        BERT.to_ours(theirs, is_tied=False)
 
 
 def test_names_an_unknown_or_incomplete_weight(small_model):
     with pytest.raises(UnknownWeightError, match="encoder.layer.0.gate.weight"):
-        from_hugging_face({"encoder.layer.0.gate.weight": torch.zeros(2, 64)})
-    assert from_hugging_face({"score.weight": torch.zeros(2, 64)}) == {}
+        BERT.to_ours({"encoder.layer.0.gate.weight": torch.zeros(2, 64)})
+    assert BERT.to_ours({"score.weight": torch.zeros(2, 64)}) == {}
     with pytest.raises(UnknownWeightError, match="encoder.rotary"):
-        to_hugging_face({"encoder.rotary.weight": torch.zeros(1)})
-    theirs = to_hugging_face(small_model.state_dict())
+        BERT.to_theirs({"encoder.rotary.weight": torch.zeros(1)})
+    theirs = BERT.to_theirs(small_model.state_dict())
     del theirs["bert.encoder.layer.1.attention.self.key.bias"]
     with pytest.raises(UnknownWeightError, match="layer 1.*bias"):
-        from_hugging_face(theirs)
+        BERT.to_ours(theirs)
 
 
 @pytest.fixture
@@ -332,30 +325,32 @@ def test_other_values_of_the_wrong_kind_are_refused(folder, changes):
 
 def test_weights_of_other_types_are_refused(small_config, folder):
     header = read_weights_header(folder / "model.safetensors")
-    check_header(header, small_config)
+    BERT.check_header(header, small_config)
     name = "bert.encoder.layer.0.output.dense.weight"
     for dtype in ("I8", "BOOL", "F8_E4M3", "C64", "U64"):
         with pytest.raises(ValueError, match=f"{name} is of type {dtype}"):
-            check_header(header | {name: TensorHeader(dtype, header[name].shape)}, small_config)
+            BERT.check_header(
+                header | {name: TensorHeader(dtype, header[name].shape)}, small_config
+            )
     halves = {key: TensorHeader("BF16", each.shape) for key, each in header.items()}
-    check_header(halves, small_config)
+    BERT.check_header(halves, small_config)
 
 
 def test_names_without_their_prefix_and_the_projection_alone_are_understood(small_config, folder):
     header = read_weights_header(folder / "model.safetensors")
     bare = {name.removeprefix("bert."): each for name, each in header.items()}
-    check_header(bare, small_config)
+    BERT.check_header(bare, small_config)
     words = header.pop("bert.embeddings.word_embeddings.weight")
     with pytest.raises(ValueError, match="no bert.embeddings.word_embeddings.weight"):
-        check_header(header, small_config)
-    check_header(header | {"cls.predictions.decoder.weight": words}, small_config)
+        BERT.check_header(header, small_config)
+    BERT.check_header(header | {"cls.predictions.decoder.weight": words}, small_config)
 
 
 def test_a_thousand_layers_that_are_not_there_cost_nothing(folder, small_config):
     header = read_weights_header(folder / "model.safetensors")
     config = ModelConfig.model_validate(small_config.model_dump() | {"num_hidden_layers": 1000})
     with pytest.raises(ValueError, match="layer"):
-        check_header(header, config)
+        BERT.check_header(header, config)
 
 
 @pytest.mark.parametrize("shape", [(1 << 40, 0), (0, 64), (3, 63), (3,), ()])

@@ -6,7 +6,7 @@ import transformers
 from transformers import BertConfig
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
-from bert_core.hugging_face import to_hugging_face
+from bert_core.hugging_face.bert import BERT
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.tasks.task import add_task_head
@@ -27,7 +27,7 @@ def theirs_of(ours, task):
     fields = ours.config.model_dump(exclude={"position_embedding"})
     config = BertConfig(**fields, num_labels=task.head.num_outputs, problem_type=task.problem_type)
     theirs = getattr(transformers, task.architecture)(config)
-    theirs.load_state_dict(to_hugging_face(ours.state_dict()))
+    theirs.load_state_dict(BERT.to_theirs(ours.state_dict()))
     return theirs.to(next(ours.parameters()).dtype)
 
 
@@ -80,7 +80,7 @@ def their_outputs(theirs, rows, items):
 
 
 def check_gradients(ours, theirs):
-    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    found = BERT.to_theirs({name: each.grad for name, each in ours.named_parameters()})
     for name, parameter in theirs.named_parameters():
         if name.endswith("key.bias"):  # zero in theory: it shifts all scores of a query alike
             assert parameter.grad.abs().max() < 1e-9

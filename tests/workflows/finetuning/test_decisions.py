@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from bert_core.errors import UserError
 from bert_core.evaluation.error_analysis import calibration
-from bert_core.hugging_face import from_hugging_face
+from bert_core.hugging_face.bert import BERT
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
 from workflows.evaluate import main as evaluate
@@ -102,7 +102,7 @@ def test_a_rare_label_is_found_and_everything_says_how(tuned, plain):
 
 def test_a_run_that_did_not_ask_has_the_bits_and_the_name_that_it_had(plain, tuned, storage):
     best, other = (load_file(job.folder.path / BEST_WEIGHTS) for job in (plain[0], tuned[0]))
-    saved = from_hugging_face(load_file(plain[0].folder.model / "model.safetensors"))
+    saved = BERT.to_ours(load_file(plain[0].folder.model / "model.safetensors"))
     assert all(torch.equal(best[name], saved[name]) for name in saved)
     assert all(torch.equal(best[name], other[name]) for name in best), "training is the same"
     config = json.loads((plain[0].folder.model / "config.json").read_text())

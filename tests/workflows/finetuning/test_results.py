@@ -15,7 +15,7 @@ from transformers import BertModel
 
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
-from bert_core.hugging_face import from_hugging_face
+from bert_core.hugging_face.bert import BERT
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.label_values import label_of
@@ -46,7 +46,7 @@ def test_the_best_epoch_becomes_a_model_folder_that_knows_its_task(
     accuracy = predictor.task.metrics(predictions, job.data.dev.examples)["accuracy"]
     assert accuracy == results.figures["dev/accuracy"]
     best = load_file(job.folder.path / BEST_WEIGHTS)
-    saved = from_hugging_face(load_file(job.folder.model / "model.safetensors"))
+    saved = BERT.to_ours(load_file(job.folder.model / "model.safetensors"))
     assert best.keys() == saved.keys()
     assert all(torch.equal(best[name], saved[name]) for name in best)
     for part in ("text-classification", "Training examples | 90", "down, up", job.data.sha256):
