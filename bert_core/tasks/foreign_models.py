@@ -109,6 +109,25 @@ def _architecture(config: Mapping[str, Any]) -> str | None:
     return name.removeprefix("Modern") if isinstance(name, str) else name
 
 
+def _refuse_another_pooling(
+    folder: Path, config: Mapping[str, Any], architecture: str, is_decoder: bool
+) -> None:
+    """Raises `ModelFolderError` where a row's answer is not read at a [CLS] that sees the row."""
+    if config.get("classifier_pooling", "cls") != "cls":
+        raise ModelFolderError(
+            "a classifier that reads the mean of all tokens",
+            f"classifier_pooling in {folder / CONFIG}",
+            "fine-tune the encoder with workflows/finetune.py, which reads [CLS]",
+        )
+    if is_decoder:
+        # There it reads [CLS], which sees nothing but itself: each text would get the same answer.
+        raise ModelFolderError(
+            f"a {architecture} that attends to the left only",
+            str(folder),
+            "fine-tune such an encoder with workflows/finetune.py, which reads the last token",
+        )
+
+
 def infer_task(
     folder: Path, config: Mapping[str, Any], model: Bert, name: str | None = None
 ) -> tuple[str, Task]:
@@ -145,13 +164,8 @@ def infer_task(
     head = dict(model.heads.items()).get(task.head.name)
     if not isinstance(head, Classifier | Span):
         raise ModelFolderError(f"a {architecture} without its head", str(folder), "restore it")
-    if task.head.pooled and model.config.is_decoder:
-        # There it reads [CLS], which sees nothing but itself: each text would get the same answer.
-        raise ModelFolderError(
-            f"a {architecture} that attends to the left only",
-            str(folder),
-            "fine-tune such an encoder with workflows/finetune.py, which reads the last token",
-        )
+    if task.head.pooled:
+        _refuse_another_pooling(folder, config, architecture, model.config.is_decoder)
     num_outputs = head.linear.out_features
     where = f"{folder} as {name}"
     changes: dict[str, Any] = {"max_length": _max_length(task, folder, model)}

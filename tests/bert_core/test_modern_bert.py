@@ -24,6 +24,7 @@ from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.portable import load_padded_model
+from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import TASKS, task_config, task_of
 from bert_core.tasks.task import add_task_head, head_answers
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
@@ -265,6 +266,15 @@ def test_a_fine_tuned_folder_is_one_of_theirs(tmp_path, tokenizer, batch, name, 
     _, ours, _ = load_model_folder(tmp_path / "ours")
     assert ours.heads.keys() == model.heads.keys()
     assert task_of(json.loads((tmp_path / "ours" / "config.json").read_text()), ours)
+
+
+def test_a_classifier_of_the_mean_of_all_tokens_is_refused(tmp_path, tokenizer):
+    folder = tmp_path / "theirs"
+    model = model_of_theirs(ModernBertForSequenceClassification, classifier_pooling="mean")
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(UserError, match="mean of all tokens"):
+        load_predictor(folder)
 
 
 def test_attention_maps_are_theirs(tokenizer):
