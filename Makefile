@@ -44,7 +44,7 @@ adapt: $(RUNNING)  ## adapt an encoder to the documentation here, compare and se
 	$(PYTHON) workflows/demo.py --start_from "$$($(call folder_of,$(MINILM)))/model" $(ARGUMENTS)
 
 .PHONY: test
-test: $(STAMP)  ## the tests that take minutes; with ARGUMENTS="-m ray" those of a Ray cluster
+test: $(STAMP)  ## the tests that take minutes; with no Ray cluster
 	$(PYTEST) -m 'not slow and not ray' $(ARGUMENTS)
 
 .PHONY: test-all

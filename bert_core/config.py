@@ -4,12 +4,32 @@ Field names are those of Hugging Face's config.json, so that a model folder need
 """
 
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 IGNORE_INDEX = -100
 """The label of a place that carries no loss, as in `torch.nn.functional.cross_entropy`."""
+
+Vocabulary = Annotated[
+    int, Field(ge=5, le=10_000_000, description="entries of the word-piece vocabulary")
+]
+Layers = Annotated[int, Field(ge=1, le=1_000, description="encoder layers, L in the paper")]
+Inner = Annotated[int, Field(ge=1, le=1_048_576, description="width of the feed-forward layer")]
+Positions = Annotated[int, Field(ge=4, le=1_048_576, description="longest sequence")]
+HiddenDropout = Annotated[float, Field(ge=0, lt=1, description="dropout on hidden states")]
+AttentionDropout = Annotated[
+    float, Field(ge=0, lt=1, description="dropout on attention probabilities")
+]
+Epsilon = Annotated[float, Field(gt=0, le=1, description="epsilon of every layer norm")]
+Token = Annotated[int, Field(ge=0, le=10_000_000, description="id of [PAD]")]
+PositionKind = Annotated[
+    Literal["learned", "sinusoidal", "rotary"],
+    Field(
+        description="learned (the paper), sinusoidal (the original Transformer), or rotary, which"
+        " the modern block has and no other"
+    ),
+]
 
 
 class ModelConfig(BaseModel):
@@ -28,48 +48,30 @@ class ModelConfig(BaseModel):
     transforms_every_state: ClassVar[bool] = False
     """Whether each head of a task reads states through the pooler, those of single tokens too."""
 
-    vocab_size: int = Field(
-        default=30_522, ge=5, le=10_000_000, description="entries of the word-piece vocabulary"
-    )
+    vocab_size: Vocabulary = 30_522
     hidden_size: int = Field(
         default=768, ge=1, le=65_536, description="width of the hidden states, H in the paper"
     )
-    num_hidden_layers: int = Field(
-        default=12, ge=1, le=1_000, description="encoder layers, L in the paper"
-    )
+    num_hidden_layers: Layers = 12
     num_attention_heads: int = Field(
         default=12, ge=1, le=65_536, description="attention heads, A in the paper"
     )
-    intermediate_size: int = Field(
-        default=3072, ge=1, le=1_048_576, description="width of the feed-forward layer, 4H"
-    )
-    max_position_embeddings: int = Field(
-        default=512, ge=4, le=1_048_576, description="longest sequence"
-    )
+    intermediate_size: Inner = 3072
+    max_position_embeddings: Positions = 512
     type_vocab_size: int = Field(
         default=2, ge=1, le=65_536, description="number of segments (A and B)"
     )
-    hidden_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="dropout on hidden states"
-    )
-    attention_probs_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
-    )
+    hidden_dropout_prob: HiddenDropout = 0.1
+    attention_probs_dropout_prob: AttentionDropout = 0.1
     initializer_range: float = Field(
         default=0.02,
         gt=0,
         le=1,
         description="standard deviation of the truncated normal initialisation",
     )
-    layer_norm_eps: float = Field(
-        default=1e-12, gt=0, le=1, description="epsilon of every layer norm"
-    )
-    position_embedding: Literal["learned", "sinusoidal", "rotary"] = Field(
-        default="learned",
-        description="learned (the paper), sinusoidal (the original Transformer), or rotary, which"
-        " the modern block has and no other",
-    )
-    pad_token_id: int = Field(default=0, ge=0, le=10_000_000, description="id of [PAD]")
+    layer_norm_eps: Epsilon = 1e-12
+    position_embedding: PositionKind = "learned"
+    pad_token_id: Token = 0
     is_decoder: bool = Field(
         default=False,
         description="whether a token attends to itself and those before it only, left to right",
@@ -101,26 +103,16 @@ class ModernConfig(ModelConfig):
     has_biases: ClassVar[bool] = False
     transforms_every_state: ClassVar[bool] = True
 
-    vocab_size: int = Field(default=50_368, ge=5, le=10_000_000, description="entries")
-    num_hidden_layers: int = Field(default=22, ge=1, le=1_000, description="encoder layers")
-    intermediate_size: int = Field(
-        default=1152, ge=1, le=1_048_576, description="width of the gated feed-forward layer"
-    )
-    max_position_embeddings: int = Field(
-        default=8192, ge=4, le=1_048_576, description="longest sequence"
-    )
+    vocab_size: Vocabulary = 50_368
+    num_hidden_layers: Layers = 22
+    intermediate_size: Inner = 1152
+    max_position_embeddings: Positions = 8192
     type_vocab_size: int = Field(default=1, ge=1, le=1, description="number of segments")
-    hidden_dropout_prob: float = Field(
-        default=0.0, ge=0, lt=1, description="dropout on hidden states"
-    )
-    attention_probs_dropout_prob: float = Field(
-        default=0.0, ge=0, lt=1, description="dropout on attention probabilities"
-    )
-    layer_norm_eps: float = Field(
-        default=1e-5, gt=0, le=1, description="epsilon of every layer norm"
-    )
-    position_embedding: Literal["learned", "sinusoidal", "rotary"] = "rotary"
-    pad_token_id: int = Field(default=50_283, ge=0, le=10_000_000, description="id of [PAD]")
+    hidden_dropout_prob: HiddenDropout = 0.0
+    attention_probs_dropout_prob: AttentionDropout = 0.0
+    layer_norm_eps: Epsilon = 1e-5
+    position_embedding: PositionKind = "rotary"
+    pad_token_id: Token = 50_283
     local_attention: int = Field(
         default=128, ge=2, le=1_048_576, description="tokens that a local layer sees around each"
     )

@@ -22,9 +22,8 @@ from bert_core.features.extractor import Extractor
 from bert_core.features.units import cut_texts, cut_words, words_of
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder, Layer, without_dropout
-from bert_core.model.layout import Packed
+from bert_core.model.layout import Packed, within_reach
 from bert_core.model.modern import ModernLayer
-from bert_core.model.operations import within_reach
 from bert_core.tasks.encoded_rows import TaskBatch, concatenated
 from bert_core.tasks.task import FloatArray, head_answers, layers_read, places_read
 from bert_core.text.rng import IntArray
@@ -79,7 +78,7 @@ def _probabilities(query_key_value: Tensor, config: ModelConfig, reach: int | No
     if config.is_decoder:
         scores = scores.masked_fill(scores.new_ones(count, count).triu(1).bool(), -torch.inf)
     if reach is not None:
-        near = within_reach(count, reach, scores.device)
+        near = within_reach(range(count), range(count), reach)
         scores = scores.masked_fill(~near, -torch.inf)
     return scores.softmax(-1)
 

@@ -216,19 +216,23 @@ class Bert(nn.Module):
         return model
 
     def add_missing_heads(self, names: Iterable[str]) -> list[str]:
-        """Adds a fresh head for each of these names of `HEADS` that has none; gives their names.
+        """Adds a head for each of these names of `HEADS` that has none; gives those drawn anew.
 
         A transform is not drawn where the masked-token head has learned one: it begins as that.
         """
-        added = [name for name in names if name not in self.heads]
-        for name in added:
+        drawn = []
+        for name in names:
+            if name in self.heads:
+                continue
             head = HEADS[name](self.config)
             learned = dict(self.heads.items()).get("masked_token")
             if isinstance(head, Transform) and isinstance(learned, MaskedTokenHead):
                 head.dense.load_state_dict(learned.transform.state_dict())
                 head.norm.load_state_dict(learned.norm.state_dict())
+            else:
+                drawn.append(name)
             self.heads[name] = head
-        return added
+        return drawn
 
     def add_task_head(self, name: str, num_outputs: int) -> list[str]:
         """Adds a fresh head of `TASK_HEADS` unless one of this size is there; gives its name.

@@ -255,8 +255,9 @@ class Encoder(OnDevice):
         hidden_states, layout, places = self.operations.filled_up(
             embedded, layout, places, list(self.layers)
         )
-        missing = len(hidden_states) - len(position_ids)
-        rotations = self.embeddings.rotations(F.pad(position_ids, (0, missing)))
+        if missing := len(hidden_states) - len(position_ids):
+            position_ids = F.pad(position_ids, (0, missing))
+        rotations = self.embeddings.rotations(position_ids)
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
             hidden_states = self._layer(layer, hidden_states, layout, rotations)
             if number in layers:

@@ -20,7 +20,7 @@ from bert_core.model.cpu import dropout as cpu_dropout
 from bert_core.model.cpu.attention import attention_in_blocks
 from bert_core.model.cpu.linear import filled_up, in_blocks, is_convolution, linear
 from bert_core.model.cpu.vocabulary import fused_cross_entropy
-from bert_core.model.layout import Layout, Packed, Padded
+from bert_core.model.layout import Layout, Packed, Padded, within_reach
 
 Rotations = tuple[Tensor, Tensor]
 """Cosines and sines of the angles by which queries and keys turn, [T, D / 2] each."""
@@ -65,17 +65,12 @@ def _padded(
     slots = None if causal else layout.attended_slots
     keys = None if slots is None else slots[:, None, None, :]
     if reach is not None:
-        near = within_reach(layout.mask.shape[1], reach, split.device)
+        slots_of_row = range(layout.mask.shape[1])
+        near = within_reach(slots_of_row, slots_of_row, reach, split.device)
         # Padding out of everybody's reach looks at itself.
         keys = near if keys is None else near & (keys | ~keys.mT)
     mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout, causal)
     return mixed.transpose(1, 2)  # [N, n, A, D]
-
-
-def within_reach(count: int, reach: int, device: torch.device) -> Tensor:
-    """Which of `count` tokens (last) each may attend to, bool [count, count]."""
-    places = torch.arange(count, device=device)
-    return (places - places.unsqueeze(1)).abs() <= reach
 
 
 def _packed(

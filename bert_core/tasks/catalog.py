@@ -23,7 +23,7 @@ from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.search_tasks import DocstringSearch, SquadSearch, TextSearch
 from bert_core.tasks.tables import Record
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, reads_pooler
 from bert_core.tasks.text_embedding import TextEmbedding
 
 if TYPE_CHECKING:
@@ -216,7 +216,8 @@ def _of_model(task: Task, model: "Bert") -> Task:
     linear = getattr(heads.get(name), "linear", None)
     num_outputs = getattr(linear, "out_features", 0)
     # A decoder's head reads the last token, which no pooler has seen.
-    pooler = {"pooler"} if task.head.pooled and not model.config.is_decoder else set()
+    is_read = reads_pooler(model, task) and not model.config.is_decoder
+    pooler = {"pooler"} if is_read else set()
     if (
         num_outputs != task.head.num_outputs
         or heads.keys() - {"pooler"} != {name}

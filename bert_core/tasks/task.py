@@ -355,5 +355,7 @@ def add_task_head(model: "Bert", task: Task) -> list[str]:
 
 def reads_pooler(model: "Bert", task: Task) -> bool:
     """Whether the task's head reads states through the encoder's pooler."""
-    has_weights = task.head.name in ("classifier", "span")
-    return task.head.pooled or (has_weights and model.config.transforms_every_state)
+    from bert_core.model.bert import TASK_HEADS
+
+    is_transformed = model.config.transforms_every_state and task.head.name in TASK_HEADS
+    return task.head.pooled or is_transformed

@@ -144,7 +144,7 @@ def test_a_projection_of_its_own_is_kept():
 def test_a_head_of_a_task_begins_as_the_transform_that_was_learned():
     theirs = model_of_theirs(ModernBertForMaskedLM)
     ours = ours_of(theirs, "masked_token")
-    ours.add_missing_heads(["pooler"])
+    assert ours.add_missing_heads(["pooler"]) == []
     assert torch.equal(ours.heads["pooler"].dense.weight, theirs.head.dense.weight)
     assert torch.equal(ours.heads["pooler"].norm.weight, theirs.head.norm.weight)
 
@@ -265,7 +265,11 @@ def test_a_fine_tuned_folder_is_one_of_theirs(tmp_path, tokenizer, batch, name, 
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
     _, ours, _ = load_model_folder(tmp_path / "ours")
     assert ours.heads.keys() == model.heads.keys()
-    assert task_of(json.loads((tmp_path / "ours" / "config.json").read_text()), ours)
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert task_of(config, ours)
+    del ours.heads["pooler"]
+    with pytest.raises(UserError, match="a head of"):
+        task_of(config, ours)
 
 
 def test_a_classifier_of_the_mean_of_all_tokens_is_refused(tmp_path, tokenizer):

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bert_core.model.cpu.dropout import is_eager_cpu, keep_mask, keep_probability
-from bert_core.model.layout import Layout, Packed
+from bert_core.model.layout import Layout, Packed, within_reach
 
 BLOCK_COST = 24_000
 """What a block costs besides its scores, in scores: measured, see docs/speed_log.md."""
@@ -66,8 +66,7 @@ class Block:
         Bool [1 or count, 1, stop - start, last - first]. An empty slot may to all in its reach: a
         softmax over nothing would be NaN.
         """
-        distances = torch.arange(first, last) - torch.arange(start, stop).unsqueeze(1)
-        near = (distances.abs() <= reach)[None, None]
+        near = within_reach(range(start, stop), range(first, last), reach)[None, None]
         if self.keys is None:
             return near
         keys = self.keys[:, None]

@@ -8,13 +8,12 @@ from transformers import ModernBertConfig, ModernBertModel
 from bert_core.config import ModelConfig, ModernConfig
 from bert_core.model.cpu.attention import Block
 from bert_core.model.encoder import Encoder
-from bert_core.model.layout import Packed, Padded
+from bert_core.model.layout import Packed, Padded, within_reach
 from bert_core.model.operations import (
     CpuOperations,
     TorchOperations,
     attention,
     use_operations,
-    within_reach,
 )
 
 LENGTHS = [3, 40, 17, 100, 101, 1]
@@ -130,7 +129,7 @@ def test_local_attention_is_masked_attention(lengths, reach):
     wanted = []
     for part in projections.split(lengths):
         query, key, value = part.view(len(part), 3, heads, size).permute(1, 2, 0, 3)
-        near = within_reach(len(part), reach, torch.device("cpu"))
+        near = within_reach(range(len(part)), range(len(part)), reach)
         mixed = F.scaled_dot_product_attention(query, key, value, near)
         wanted.append(mixed.transpose(0, 1).reshape(len(part), -1))
     torch.testing.assert_close(found, torch.cat(wanted), rtol=0, atol=1e-5)
