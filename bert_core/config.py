@@ -11,18 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 IGNORE_INDEX = -100
 """The label of a place that carries no loss, as in `torch.nn.functional.cross_entropy`."""
 
-Vocabulary = Annotated[
+VocabSize = Annotated[
     int, Field(ge=5, le=10_000_000, description="entries of the word-piece vocabulary")
 ]
-Layers = Annotated[int, Field(ge=1, le=1_000, description="encoder layers, L in the paper")]
-Inner = Annotated[int, Field(ge=1, le=1_048_576, description="width of the feed-forward layer")]
-Positions = Annotated[int, Field(ge=4, le=1_048_576, description="longest sequence")]
+NumLayers = Annotated[int, Field(ge=1, le=1_000, description="encoder layers, L in the paper")]
+IntermediateSize = Annotated[
+    int, Field(ge=1, le=1_048_576, description="width of the feed-forward layer")
+]
+NumPositions = Annotated[int, Field(ge=4, le=1_048_576, description="longest sequence")]
 HiddenDropout = Annotated[float, Field(ge=0, lt=1, description="dropout on hidden states")]
 AttentionDropout = Annotated[
     float, Field(ge=0, lt=1, description="dropout on attention probabilities")
 ]
 Epsilon = Annotated[float, Field(gt=0, le=1, description="epsilon of every layer norm")]
-Token = Annotated[int, Field(ge=0, le=10_000_000, description="id of [PAD]")]
+TokenId = Annotated[int, Field(ge=0, le=10_000_000, description="id of [PAD]")]
 PositionKind = Annotated[
     Literal["learned", "sinusoidal", "rotary"],
     Field(
@@ -48,16 +50,16 @@ class ModelConfig(BaseModel):
     transforms_every_state: ClassVar[bool] = False
     """Whether each head of a task reads states through the pooler, those of single tokens too."""
 
-    vocab_size: Vocabulary = 30_522
+    vocab_size: VocabSize = 30_522
     hidden_size: int = Field(
         default=768, ge=1, le=65_536, description="width of the hidden states, H in the paper"
     )
-    num_hidden_layers: Layers = 12
+    num_hidden_layers: NumLayers = 12
     num_attention_heads: int = Field(
         default=12, ge=1, le=65_536, description="attention heads, A in the paper"
     )
-    intermediate_size: Inner = 3072
-    max_position_embeddings: Positions = 512
+    intermediate_size: IntermediateSize = 3072
+    max_position_embeddings: NumPositions = 512
     type_vocab_size: int = Field(
         default=2, ge=1, le=65_536, description="number of segments (A and B)"
     )
@@ -71,7 +73,7 @@ class ModelConfig(BaseModel):
     )
     layer_norm_eps: Epsilon = 1e-12
     position_embedding: PositionKind = "learned"
-    pad_token_id: Token = 0
+    pad_token_id: TokenId = 0
     is_decoder: bool = Field(
         default=False,
         description="whether a token attends to itself and those before it only, left to right",
@@ -103,16 +105,16 @@ class ModernConfig(ModelConfig):
     has_biases: ClassVar[bool] = False
     transforms_every_state: ClassVar[bool] = True
 
-    vocab_size: Vocabulary = 50_368
-    num_hidden_layers: Layers = 22
-    intermediate_size: Inner = 1152
-    max_position_embeddings: Positions = 8192
+    vocab_size: VocabSize = 50_368
+    num_hidden_layers: NumLayers = 22
+    intermediate_size: IntermediateSize = 1152
+    max_position_embeddings: NumPositions = 8192
     type_vocab_size: int = Field(default=1, ge=1, le=1, description="number of segments")
     hidden_dropout_prob: HiddenDropout = 0.0
     attention_probs_dropout_prob: AttentionDropout = 0.0
     layer_norm_eps: Epsilon = 1e-5
     position_embedding: PositionKind = "rotary"
-    pad_token_id: Token = 50_283
+    pad_token_id: TokenId = 50_283
     local_attention: int = Field(
         default=128, ge=2, le=1_048_576, description="tokens that a local layer sees around each"
     )
