@@ -27,7 +27,14 @@ METRIC_NAME = re.compile(r"[\w\-. :/]{1,250}")
 
 _MOST_OF_A_LABEL = 180
 """Characters of a label in a metric's name; what is put before it needs room too."""
-_UNSAFE = re.compile(r"[^\w\-. :]|[^\0-\uffff]|_(?=[xX][0-9A-Za-z]+_)|^\s|\s$")
+_UNWRITABLE = r"[^\w\-. :]|[^\0-\uffff]|\s$"
+_UNSAFE = re.compile(
+    rf"{_UNWRITABLE}|^\s"
+    # What would be read as an escape, or begin one together with the escape that follows; before
+    # a label there is an underscore.
+    rf"|_(?=[xX](?:[0-9A-Za-z]+_|[0-9A-Fa-f]{{4,6}}(?:{_UNWRITABLE})))"
+    rf"|^[xX](?=[0-9A-Fa-f]{{4,6}}(?:_|{_UNWRITABLE}))"
+)
 _ANY = re.compile(r".", re.DOTALL)
 _ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
 
