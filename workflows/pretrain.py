@@ -28,6 +28,7 @@ from workflows.pretraining.job import (
     find_teacher,
     refuse_another_tokenizer,
 )
+from workflows.pretraining.phases import described
 from workflows.pretraining.settings import (
     ADAPT,
     AdaptSettings,
@@ -199,7 +200,7 @@ def announce(
     settings: PretrainSettings, folder: RunFolder, shards: TokenShards, start: Start | None = None
 ) -> None:
     """Prints what is about to be trained, from what, on what, and where it will lie."""
-    phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
+    phases = described(settings.phases, times=" at ")
     layout = "packed" if settings.batch.packed else "padded"
     lines = [
         f"run      {folder.name}",
@@ -218,9 +219,9 @@ def announce(
 
 def packing_note(settings: PretrainSettings) -> list[str]:
     """A line where packed rows make fewer bins a step than there may be workers; else none."""
-    batch, workers = settings.batch, settings.cluster.most_workers
-    bins = batch.global_batch_size // batch.rows_of_a_bin
-    if not batch.packed or workers <= bins:
+    workers = settings.cluster.most_workers
+    bins = min(batch.global_batch_size // batch.rows_of_a_bin for batch in settings.batches)
+    if not settings.batch.packed or workers <= bins:
         return []
     return [
         f"packed   at most {bins} bins a step: more workers than that have nothing to do; "

@@ -199,6 +199,17 @@ class Encoder(OnDevice):
         self.layers = nn.ModuleList(self.layers[number] for number in kept)
         self.config = self.config.model_copy(update={"num_hidden_layers": count})
 
+    def turn_by(self, global_rope_theta: float) -> None:
+        """Gives rotary positions another base in the global layers, in place.
+
+        A higher one tells positions that are further apart: for longer texts than before
+        (Xiong et al. 2023, arXiv 2309.16039). Raises `ValueError` for another block.
+        """
+        if not isinstance(self.embeddings, ModernEmbeddings):
+            raise ValueError("the layers of the paper have no rotary positions")
+        self.embeddings.of_global.set_base(global_rope_theta)
+        self.config = self.config.model_copy(update={"global_rope_theta": global_rope_theta})
+
     @property
     def word_embeddings(self) -> Tensor:
         """The table [vocab, H] that the masked-token head shares."""

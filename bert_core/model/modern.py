@@ -19,10 +19,9 @@ class ModernEmbeddings(OnDevice):
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=False)
         self.dropout = config.hidden_dropout_prob
-        self.kinds = nn.ModuleList(
-            RotaryPositions(theta, config.hidden_size // config.num_attention_heads)
-            for theta in (config.global_rope_theta, config.local_rope_theta)
-        )
+        head_size = config.hidden_size // config.num_attention_heads
+        self.of_global = RotaryPositions(config.global_rope_theta, head_size)
+        self.of_local = RotaryPositions(config.local_rope_theta, head_size)
         draw_within(self.word.weight, config.initializer_range)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
@@ -36,8 +35,7 @@ class ModernEmbeddings(OnDevice):
 
     def rotations(self, position_ids: Tensor) -> tuple[Rotations, Rotations]:
         """The turns of queries and keys at positions [T]: in global layers, in local ones."""
-        of_global, of_local = (kind(position_ids) for kind in self.kinds)
-        return of_global, of_local
+        return self.of_global(position_ids), self.of_local(position_ids)
 
 
 class RotaryPositions(nn.Module):
@@ -47,8 +45,15 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, theta: float, head_size: int) -> None:
         super().__init__()
-        powers = torch.arange(0, head_size, 2, dtype=torch.float) / head_size
-        self.register_buffer("rates", 1.0 / theta**powers, persistent=False)
+        rates = torch.empty(head_size // 2, dtype=torch.float)
+        self.register_buffer("rates", rates, persistent=False)
+        self.set_base(theta)
+
+    def set_base(self, theta: float) -> None:
+        """Sets the period of the slowest rotation, in place, in 1 / 2 pi tokens."""
+        size = 2 * len(self.rates)
+        powers = torch.arange(0, size, 2, dtype=torch.float, device=self.rates.device) / size
+        self.rates.copy_(1.0 / theta**powers)
 
     def forward(self, position_ids: Tensor) -> Rotations:
         """Cosines and sines, [T, D / 2] each, for tokens at positions [T]."""

@@ -156,10 +156,12 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         """About the FLOPs of all its steps, as if all rows were full."""
         settings = self.job.settings
         is_decoder = settings.rows.objective == "left_to_right"
-        share = 1.0 if is_decoder else settings.rows.masked_share
-        num_rows = settings.batch.global_batch_size
         flops = 0.0
-        for phase in settings.phases:
+        for number, (phase, batch) in enumerate(
+            zip(settings.phases, settings.batches, strict=True)
+        ):
+            share = 1.0 if is_decoder else settings.rows_of(number).masked_share
+            num_rows = batch.global_batch_size
             num_tokens = num_rows * phase.sequence_length
             flops += phase.steps * training_flops(
                 self.config,
@@ -232,7 +234,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
 
     def _question(self) -> str:
         """What is predicted: losses of variants with the same answer are comparable."""
-        rows = self.job.settings.rows
+        rows = self.job.settings.heldout_rows
         if rows.objective == "left_to_right":
             return "next tokens"
         shares = f"{rows.mask_token_share:.0%} [MASK], {rows.random_token_share:.0%} random"
@@ -432,9 +434,9 @@ def described_recipe(
     """How all encoders are trained, and how they learn, in sentences."""
     learning = settings.finetuning
     steps = ", ".join(
-        f"{phase.steps:,} steps of {settings.batch.global_batch_size:,} rows of "
+        f"{phase.steps:,} steps of {batch.global_batch_size:,} rows of "
         f"{phase.sequence_length} tokens"
-        for phase in settings.phases
+        for phase, batch in zip(settings.phases, settings.batches, strict=True)
     )
     reads = "All encoders see the same text"
     if settings.control is not None:

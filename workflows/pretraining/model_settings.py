@@ -1,24 +1,30 @@
 """The settings of a model: a published size and what differs, or the shape of a start model."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bert_core.config import SIZES, ModelConfig
+from bert_core.config import SIZES, ModelConfig, ModernConfig
 
 _DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-_OPEN = (*_DROPOUT, "max_position_embeddings")
+_OPEN = (*_DROPOUT, "max_position_embeddings", "global_rope_theta")
 """What may differ from a start model."""
 
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+_MODERN = ("local_attention", "global_every", "global_rope_theta")
+"""What the modern block alone has."""
 
-def _shape_of(config: ModelConfig) -> tuple[int, int, int, int]:
-    """Layers, width, heads and intermediate size."""
-    return (
-        config.num_hidden_layers,
-        config.hidden_size,
-        config.num_attention_heads,
-        config.intermediate_size,
-    )
+
+def _intermediate_size(block: str, width: int) -> int:
+    """As wide as in the paper, or, gated and so of three maps, of as many parameters, by 64."""
+    return 4 * width if block == "bert" else max(64, round(width / 24) * 64)
+
+
+def _published(size: str, block: str) -> dict[str, int]:
+    """The shape of a published size, in a block."""
+    config = SIZES[size]
+    shape = {name: getattr(config, name) for name in _SHAPE}
+    return shape | {"intermediate_size": _intermediate_size(block, config.hidden_size)}
 
 
 class ModelSettings(BaseModel):
@@ -26,6 +32,11 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    block: Literal["bert", "modern"] = Field(
+        default="bert",
+        description="bert (the paper), or modern (ModernBERT): pre-norm, rotary positions, gated"
+        " feed-forward network, no biases, local and global attention, no dropout",
+    )
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
         default="base", description="layers/width 2/128, 4/256, 4/512, 8/512, 12/768, 24/1024"
     )
@@ -44,7 +55,8 @@ class ModelSettings(BaseModel):
     intermediate_size: int | None = Field(
         default=None,
         ge=1,
-        description="width of the feed-forward layer, if not 4 x hidden_size",
+        description="width of the feed-forward layer, if not 4 x hidden_size; in the modern block"
+        " 8/3 x hidden_size, the same number of parameters",
     )
     hidden_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="dropout on hidden states"
@@ -53,13 +65,49 @@ class ModelSettings(BaseModel):
         default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
     )
     max_position_embeddings: int = Field(default=512, ge=4, description="longest sequence")
-    position_embedding: Literal["learned", "sinusoidal"] = Field(
-        default="learned", description="learned (the paper) or sinusoidal"
+    position_embedding: Literal["learned", "sinusoidal", "rotary"] = Field(
+        default="learned",
+        description="learned (the paper) or sinusoidal; in the modern block rotary",
     )
     position_extension: Literal["cyclic", "interpolate"] = Field(
         default="cyclic",
         description="with --start_from, how a longer position table is made: repeated or stretched",
     )
+
+    local_attention: int = Field(
+        default=128, ge=2, description="tokens that a local layer of the modern block sees"
+    )
+    global_every: int = Field(
+        default=3,
+        ge=1,
+        description="in the modern block, of so many layers the first attends to all tokens",
+    )
+    global_rope_theta: float = Field(
+        default=10_000.0,
+        gt=1,
+        description="base of the rotary positions of the modern block's global layers; 160000 for"
+        " texts of 8192 tokens",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
+        if isinstance(values, dict) and values.get("block") == "modern":
+            return dict.fromkeys(_DROPOUT, 0.0) | {"position_embedding": "rotary"} | values
+        return values
+
+    @model_validator(mode="after")
+    def _the_block_has_these(self) -> Self:
+        if (self.position_embedding == "rotary") != (self.block == "modern"):
+            raise ValueError(
+                f"the {self.block} block has no {self.position_embedding} positions: leave out "
+                "--model.position_embedding"
+            )
+        fields = type(self).model_fields
+        given = [name for name in _MODERN if getattr(self, name) != fields[name].default]
+        if self.block == "bert" and given:
+            raise ValueError(f"{given[0]} is of another block: add --model.block modern")
+        return self
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -75,20 +123,22 @@ class ModelSettings(BaseModel):
     @property
     def described(self) -> str:
         """The size, and what of its shape is other than that."""
-        own = SIZES[self.size].model_dump()
+        published = _published(self.size, self.block)
         shape = self._shape().items()
-        other = [f"{name} {value}" for name, value in shape if value != own[name]]
-        return f"{self.size} with {', '.join(other)}" if other else self.size
+        other = [f"{name} {value}" for name, value in shape if value != published[name]]
+        name = f"modern {self.size}" if self.block == "modern" else self.size
+        return f"{name} with {', '.join(other)}" if other else name
 
     def config(
         self, vocab_size: int, pad_token_id: int, *, is_decoder: bool = False
     ) -> ModelConfig:
         """The architecture for a vocabulary."""
-        values = SIZES[self.size].model_dump()
-        own = self.model_dump(exclude={"size", "position_extension"}, exclude_none=True)
-        values |= own | self._shape()
-        values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
-        return ModelConfig.model_validate(values | {"is_decoder": is_decoder})
+        is_modern = self.block == "modern"
+        kept = {*type(self).model_fields} - {"size", "block", "position_extension"}
+        kept -= set() if is_modern else {*_MODERN}
+        values = self.model_dump(include=kept) | self._shape()
+        values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id, "is_decoder": is_decoder}
+        return (ModernConfig if is_modern else ModelConfig).model_validate(values)
 
     def continued_from(self, start: ModelConfig) -> Self:
         """These settings with the shape of a start model, and its dropout where none was given.
@@ -96,7 +146,15 @@ class ModelSettings(BaseModel):
         Raises `ValueError` for a field that was given and that the start model contradicts.
         """
         given, shape = self.model_fields_set, self._shape()
-        asked = shape | {"position_embedding": self.position_embedding}
+        block = "modern" if isinstance(start, ModernConfig) else "bert"
+        if "block" in given and block != self.block:
+            raise ValueError(
+                f"the start model has the {block} block, not the {self.block} one: leave out "
+                "--model.block"
+            )
+        own = _MODERN if block == "modern" else ()
+        names = ("position_embedding", *(name for name in own if name not in _OPEN))
+        asked = shape | {name: getattr(self, name) for name in names}
         for name, value in asked.items():
             option = "size" if name in shape and "size" in given else name
             if option in given and value != getattr(start, name):
@@ -111,18 +169,29 @@ class ModelSettings(BaseModel):
                 f"the start model has {positions} positions, not {self.max_position_embeddings}: "
                 "leave out --model.max_position_embeddings, or raise it"
             )
-        extends = self.max_position_embeddings > positions
-        if self.position_extension != "cyclic" and not (
-            "max_position_embeddings" in given and extends
-        ):
+        extends = "max_position_embeddings" in given and self.max_position_embeddings > positions
+        has_table = start.position_embedding == "learned"
+        if self.position_extension != "cyclic" and not has_table:
+            raise ValueError(
+                f"the start model's positions are {start.position_embedding}, in no table: leave "
+                "out --model.position_extension"
+            )
+        if self.position_extension != "cyclic" and not extends:
             raise ValueError(
                 "no position table is extended: raise --model.max_position_embeddings above "
                 f"{positions}, or leave out --model.position_extension"
             )
-        followed = {*asked, "max_position_embeddings", *_DROPOUT} - ({*_OPEN} & given)
-        values = {name: getattr(start, name) for name in followed}
-        sizes = (name for name, size in SIZES.items() if _shape_of(size) == _shape_of(start))
+        followed = {*asked, *own, "max_position_embeddings", *_DROPOUT} - ({*_OPEN} & given)
+        values = {name: getattr(start, name) for name in followed} | {"block": block}
+        shape = {name: getattr(start, name) for name in _SHAPE}
+        sizes = (size for size in SIZES if _published(size, block) == shape)
         return self.model_copy(update=values | {"size": next(sizes, self.size)})
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """What a start model computes otherwise than its folder says."""
+        names = _DROPOUT if self.block == "bert" else (*_DROPOUT, "global_rope_theta")
+        return {name: getattr(self, name) for name in names}
 
     def _shape(self) -> dict[str, int]:
         """Layers, width, heads and intermediate size."""
@@ -132,5 +201,5 @@ class ModelSettings(BaseModel):
             "num_hidden_layers": self.num_hidden_layers or size.num_hidden_layers,
             "hidden_size": width,
             "num_attention_heads": self.num_attention_heads or max(1, width // 64),
-            "intermediate_size": self.intermediate_size or 4 * width,
+            "intermediate_size": self.intermediate_size or _intermediate_size(self.block, width),
         }

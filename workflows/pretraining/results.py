@@ -14,12 +14,13 @@ from bert_core.tokenizer import load_tokenizer, special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
 from workflows.pretraining.job import PretrainingJob, Start
+from workflows.pretraining.phases import described
 from workflows.pretraining.settings import (
     PretrainSettings,
     metric_name,
     predicted,
 )
-from workflows.pretraining.worker import initial_model
+from workflows.pretraining.worker import initial_model, turn
 from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
@@ -80,7 +81,6 @@ def pretraining_card(
         heldout["Bits per byte"] = figures["heldout/bits_per_byte"]
     if "heldout/next_sentence_accuracy" in figures:
         heldout["Next-sentence accuracy"] = figures["heldout/next_sentence_accuracy"]
-    phases = ", ".join(f"{phase.steps:,} x {phase.sequence_length}" for phase in settings.phases)
     tags = job.described()[1]
     tags = {"Teacher": tags.get("teacher.name"), "Teacher SHA-256": tags.get("teacher.sha256")}
     return model_card(
@@ -96,7 +96,7 @@ def pretraining_card(
         },
         recipe={
             "Objective": settings.rows.described,
-            "Steps x length": phases,
+            "Steps x length": described(settings.phases),
             "Rows per step": settings.batch.global_batch_size,
             "Optimizer": settings.optimizer.name,
             "Peak learning rate": settings.optimizer.peak_learning_rate,
@@ -135,6 +135,7 @@ def export(
     start = None if job.start is None else job.start.encoder.path
     model = initial_model(settings, tokenizer, start).model
     model.load_state_dict(load_file(checkpoint / MODEL))
+    turn(model, settings, len(settings.phases) - 1)
     save_model_folder(
         job.folder.model,
         model,

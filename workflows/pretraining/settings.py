@@ -4,7 +4,7 @@ Also what metrics are called under an objective, and rows and masks in words.
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,25 +19,11 @@ from bert_core.settings import (
     RowSettings,
 )
 from workflows.pretraining.model_settings import ModelSettings
+from workflows.pretraining.phases import Phase
 from workflows.training.run_settings import RunSettings
 
 ADAPT = "adapt"
 """The preset that continues from an encoder."""
-
-
-class Phase(BaseModel):
-    """A stretch of training at one sequence length."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    sequence_length: int = Field(ge=8, description="longest row")
-    steps: int = Field(ge=1, description="optimizer steps")
-    trains: Literal["all", "new_pieces"] = Field(
-        default="all",
-        exclude_if=lambda trains: trains == "all",  # older recipes do not have it
-        description="new_pieces, with --vocabulary extend: rows of the new word pieces, and heads"
-        " that the start model lacks",
-    )
 
 
 class EvaluationSettings(BaseModel):
@@ -52,6 +38,12 @@ class EvaluationSettings(BaseModel):
     )
     num_rows: int = Field(
         default=2048, ge=1, description="held-out rows an evaluation reads, at most"
+    )
+    masked_share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="masking rate of held-out rows; by default that of --rows, in all phases",
     )
     other: Path | None = Field(
         default=None,
@@ -150,7 +142,8 @@ class PretrainSettings(RunSettings):
             Phase(sequence_length=128, steps=900_000),
             Phase(sequence_length=512, steps=100_000),
         ],
-        description="sequence lengths and steps, in order; one schedule for all",
+        description="sequence lengths and steps, in order; one schedule for all. A phase may have"
+        " its own global_batch_size, micro_batch_size, masked_share and global_rope_theta",
     )
     optimizer: PretrainingOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=PretrainingOptimizerSettings
@@ -171,6 +164,28 @@ class PretrainSettings(RunSettings):
     )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
+        """The modern block reads one text: that is the default of rows with it."""
+        model, rows = (values.get(name, {}) for name in ("model", "rows"))
+        if isinstance(model, dict) and model.get("block") == "modern" and isinstance(rows, dict):
+            return values | {"rows": {"objective": "mlm", "input_format": "full_sentences"} | rows}
+        return values
+
+    @model_validator(mode="after")
+    def _the_block_can_be_trained_so(self) -> Self:
+        if self.model.block != "modern":
+            return self
+        if self.rows.objective != "mlm" or self.rows.input_format != "full_sentences":
+            raise ValueError(
+                "the modern block reads one text, both ways: set --rows.objective mlm and "
+                "--rows.input_format full_sentences"
+            )
+        if self.cluster.tpu is not None:
+            raise ValueError("the modern block does not run on TPU: take another --profile")
+        return self
+
     @model_validator(mode="after")
     def _rows_fit_the_positions(self) -> Self:
         follows_start = "max_position_embeddings" not in self.model.model_fields_set
@@ -182,6 +197,20 @@ class PretrainSettings(RunSettings):
                 f"a phase of {longest} tokens is longer than the position table: raise "
                 f"--model.max_position_embeddings from {self.model.max_position_embeddings}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_are_of_this_model(self) -> Self:
+        if self.rows.objective == "left_to_right" and self.evaluation.masked_share is not None:
+            raise ValueError("left_to_right masks nothing: leave out --evaluation.masked_share")
+        for number, phase in enumerate(self.phases):
+            if phase.masked_share is not None:
+                self.rows_of(number)  # raises where nothing is masked
+            if phase.global_rope_theta is not None and self.model.block != "modern":
+                raise ValueError(
+                    "a phase has global_rope_theta, and the block no rotary positions: leave it "
+                    "out, or add --model.block modern"
+                )
         return self
 
     @model_validator(mode="after")
@@ -225,7 +254,8 @@ class PretrainSettings(RunSettings):
 
     @model_validator(mode="after")
     def _every_worker_has_rows(self) -> Self:
-        workers, rows = self.cluster.fewest_workers, self.batch.global_batch_size
+        workers = self.cluster.fewest_workers
+        rows = min(batch.global_batch_size for batch in self.batches)
         if workers > rows:
             raise ValueError(
                 f"{workers} workers cannot share {rows} rows a step: raise "
@@ -278,6 +308,27 @@ class PretrainSettings(RunSettings):
                 return number, first
             first += phase.steps
         raise ValueError(f"step {step} is beyond the last of {first}")
+
+    @property
+    def batches(self) -> list[BatchSettings]:
+        """The batch settings of each phase."""
+        own = (phase.model_dump(include={*BatchSettings.model_fields}) for phase in self.phases)
+        return [self.batch.model_copy(update=changes) for changes in own]
+
+    def rows_of(self, phase: int) -> RowSettings:
+        """The rows of a phase."""
+        changes = self.phases[phase].model_dump(include={"masked_share"})
+        return RowSettings.model_validate(self.rows.model_dump() | changes)
+
+    @property
+    def heldout_rows(self) -> RowSettings:
+        """Held-out rows: the same in all phases, so that what is measured in them compares."""
+        changes = self.evaluation.model_dump(include={"masked_share"}, exclude_none=True)
+        return self.rows.model_copy(update=changes)
+
+    def global_rope_theta_of(self, phase: int) -> float:
+        """The base of rotary positions in the global layers of the modern block, in a phase."""
+        return self.phases[phase].global_rope_theta or self.model.global_rope_theta
 
     def continued_from(self, start: ModelConfig) -> Self:
         """These settings with the architecture of a start model.
@@ -355,6 +406,10 @@ class PretrainSettings(RunSettings):
                 "num_attention_heads": None,
                 "intermediate_size": None,
                 "position_extension": "cyclic",
+                "block": "bert",
+                "local_attention": 128,
+                "global_every": 3,
+                "global_rope_theta": 10_000.0,
             },
             "optimizer": {"warmup_share": None, "schedule": "linear", "decay_share": 0.1},
         }
@@ -431,8 +486,10 @@ def out_of_memory_remedy(settings: PretrainSettings) -> str:
 
 def lower_micro_batch(settings: PretrainSettings) -> str:
     """How to compute less at once: in another run, since it changes the order of the sums."""
-    batch = settings.batch
-    size = batch.rows_of_a_bin if batch.packed else batch.micro_batch_size
+    size = max(
+        batch.rows_of_a_bin if batch.packed else batch.micro_batch_size
+        for batch in settings.batches
+    )
     if size == 1:
         return "start a run under another --name with shorter --phases or a smaller --model.size"
     return f"start a run under another --name with --batch.micro_batch_size below {size}"

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from bert_core.adaptation import StartModel, load_start_model, train_new_rows
-from bert_core.config import ModelConfig, training_flops
+from bert_core.config import ModelConfig, ModernConfig, training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
 from bert_core.pretraining import (
@@ -23,7 +23,7 @@ from bert_core.pretraining import (
     compute_loss,
     evaluate_pretraining,
 )
-from bert_core.settings import Objective
+from bert_core.settings import Objective, RowSettings
 from bert_core.text.batches import BatchSource, Replay, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
@@ -87,7 +87,7 @@ def pretraining_parts(
         backend=backend,
         state=state,
         batches=rows.batches,
-        compute_loss=_loss(settings, worker.device, teacher),
+        compute_loss=_in_its_phase(settings, state, _loss(settings, worker.device, teacher)),
         learning_rate=lambda step: learning_rate(settings, step),
         step_metrics=lambda result: step_metrics(result, settings.rows.objective),
         step_flops=lambda result: step_flops(model.config, result),
@@ -123,10 +123,7 @@ def initial_model(
     return load_start_model(
         start,
         heads=settings.heads,
-        changes={
-            "hidden_dropout_prob": model.hidden_dropout_prob,
-            "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
-        },
+        changes=model.changes,
         num_positions=model.max_position_embeddings,
         extension=model.position_extension,
         tokenizer=tokenizer if settings.vocabulary == "extend" else None,
@@ -144,6 +141,25 @@ def _loss(settings: PretrainSettings, device: torch.device, teacher: Path | None
         torch.compiler.reset()
         return compiled(compute_loss)
     return compute_loss
+
+
+def _in_its_phase(settings: PretrainSettings, state: TrainingState, loss: Any) -> Any:  # noqa: ANN401 - compiled or not
+    """The loss with the rotary positions of the phase that the next step is of."""
+    if all(phase.global_rope_theta is None for phase in settings.phases):
+        return loss
+
+    def of_phase(model: Bert, *batch: Any, **counts: Any) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401 - those of the loss
+        turn(model, settings, settings.phase_at(state.step)[0])
+        return loss(model, *batch, **counts)
+
+    return of_phase
+
+
+def turn(model: Bert, settings: PretrainSettings, phase: int) -> None:
+    """Gives rotary positions the base that they have in a phase; another block has none."""
+    config, theta = model.config, settings.global_rope_theta_of(phase)
+    if isinstance(config, ModernConfig) and config.global_rope_theta != theta:
+        model.encoder.turn_by(theta)
 
 
 def learning_rate(settings: PretrainSettings, step: int) -> float:
@@ -228,7 +244,8 @@ class PretrainingRows:
 
     def heldout(self, phase: int) -> Iterator[PretrainingBatch]:
         """This worker's share of the held-out rows, the same at every evaluation."""
-        source = self._source(open_shards(self.folder, "heldout"), phase)
+        heldout = open_shards(self.folder, "heldout")
+        source = self._source(heldout, phase, self._settings.heldout_rows)
         return source.epoch_zero(self._settings.evaluation.num_rows, *self._backend.share())
 
     def token_counts(self, phase: int) -> np.ndarray:
@@ -239,12 +256,14 @@ class PretrainingRows:
             counts[self.vocabulary.sep_id] = round(counts.sum() * share / (1 - share))
         return counts
 
-    def _source(self, shards: TokenShards, phase: int) -> BatchSource:
+    def _source(
+        self, shards: TokenShards, phase: int, rows: RowSettings | None = None
+    ) -> BatchSource:
         return BatchSource(
             shards,
             self.vocabulary,
-            rows=self._settings.rows,
-            batch=self._settings.batch,
+            rows=rows or self._settings.rows_of(phase),
+            batch=self._settings.batches[phase],
             sequence_length=self._settings.phases[phase].sequence_length,
             seed=self._settings.seed,
             phase=phase,
@@ -303,6 +322,7 @@ class HeldOutEvaluation:
         """Measures the model on the rows of the phase that `step` ended in, or begins with."""
         last = min(step, self._settings.total_steps) - 1
         number, _ = self._settings.phase_at(max(last, 0))
+        turn(self._model, self._settings, number)
         loss, dtype = self._backend.evaluation_loss(compute_loss)
         return evaluate_pretraining(
             self._model,

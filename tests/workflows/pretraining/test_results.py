@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from pretraining_runs import Run, train_here, write_corpus
 
+from bert_core.config import ModernConfig
 from bert_core.errors import UserError
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
@@ -14,7 +16,7 @@ from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training_statistics import read_training_statistics
-from workflows.pretraining.job import PretrainingJob
+from workflows.pretraining.job import PretrainingJob, continue_from, find_start
 from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
@@ -107,3 +109,52 @@ def test_left_to_right_it_becomes_a_language_model(tmp_path):
     path, _ = newest_checkpoint(run.checkpoints)
     size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
     assert 0 < job.checkpoint_bytes() - size < 2**20
+
+
+def test_the_modern_block_becomes_a_folder_of_its_last_phase_and_goes_on_from_there(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", num_documents=40)
+    run = Run(tmp_path, "run", corpus, steps=3)
+    run.settings |= {
+        "model.block": "modern",
+        "model.num_hidden_layers": 2,
+        "phases": '[{"sequence_length": 16, "steps": 2, "masked_share": 0.4, "global_batch_size":'
+        ' 4}, {"sequence_length": 32, "steps": 1, "global_rope_theta": 160000}]',
+    }
+    train_here(run)
+    predictions, (first, *_, last) = "heldout/num_predictions", run.records()
+    assert first[0] == 1 and predictions in last[1]
+    (run.folder / "artifacts").mkdir()
+    storage, shards = open_storage(str(tmp_path)), open_shards(corpus)
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    job = PretrainingJob(settings, storage, RunFolder(run.folder), shards)
+    results = write_results(job)
+    assert results.lines[0].startswith("finished     3 steps, 16 rows")
+    assert "2 x 16 (global_batch_size 4, masked_share 0.4), 1 x 32" in results.card
+    config, model, _ = load_model_folder(job.folder.model)
+    assert isinstance(config, ModernConfig) and list(model.heads) == ["masked_token"]
+    assert (config.global_rope_theta, config.local_rope_theta) == (160_000, 10_000)
+    example = read_example(job.folder.model)
+    assert check_example(example, answer_of(job.folder.model, example)) is None
+
+    longer = Run(tmp_path, "longer", corpus, steps=1)
+    longer.settings |= {
+        "preset": "adapt",
+        "start_from": job.folder.model,
+        "model.block": "modern",
+        "model.num_hidden_layers": 2,
+        "model.max_position_embeddings": 64,
+        "model.global_rope_theta": 500_000,
+        "phases": '[{"sequence_length": 64, "steps": 1}]',
+        "optimizer.peak_learning_rate": 1e-60,
+    }
+    train_here(longer)
+    settings = parse_command_line(PretrainSettings, longer.arguments())
+    start = find_start(settings, storage)
+    settings = continue_from(settings, start)
+    (longer.folder / "artifacts").mkdir()
+    job = PretrainingJob(settings, storage, RunFolder(longer.folder), shards, start=start)
+    write_results(job)
+    config, continued, _ = load_model_folder(job.folder.model)
+    assert (config.global_rope_theta, config.max_position_embeddings) == (500_000, 64)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, continued.state_dict()[name]), name

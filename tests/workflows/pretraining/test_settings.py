@@ -1,9 +1,10 @@
 import pytest
 from pydantic import ValidationError
 
-from bert_core.config import SIZES
+from bert_core.config import SIZES, ModernConfig
 from bert_core.errors import UserError
 from bert_core.settings import BINS_VERSION, RowSettings
+from workflows.pretraining.phases import described
 from workflows.pretraining.settings import (
     ModelSettings,
     Phase,
@@ -53,6 +54,50 @@ def test_every_row_of_the_papers_table_6_can_be_said():
     for size, config in SIZES.items():
         own = ModelSettings(size=size).config(config.vocab_size, config.pad_token_id)
         assert own == config, "the rule by which a width is completed is that of the sizes"
+
+
+def test_the_modern_block_has_defaults_of_its_own():
+    settings = parse_command_line(
+        PretrainSettings, ["--preset", "mini", "--model.block", "modern", "--rows.whole_word"]
+    )
+    assert (settings.rows.objective, settings.rows.input_format) == ("mlm", "full_sentences")
+    assert settings.rows.whole_word and settings.heads == ("masked_token",)
+    config = settings.architecture(1000, 0)
+    assert isinstance(config, ModernConfig) and config.max_position_embeddings == 128
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0, 0)
+    # As many parameters as the paper's block: three maps of the feed-forward network for two.
+    assert (config.hidden_size, config.intermediate_size) == (256, 704)
+    assert settings.model.described == "modern mini"
+    assert PretrainSettings(**settings.model_dump(mode="json")) == settings
+    own = PretrainSettings(
+        model={"block": "modern", "hidden_dropout_prob": 0.1, "intermediate_size": 1152}
+    )
+    assert own.model.hidden_dropout_prob == 0.1 and own.model.attention_probs_dropout_prob == 0
+    assert own.model.described == "modern base with intermediate_size 1152"
+    assert own.recipe()["model"]["block"] == "modern"
+
+
+def test_a_phase_may_have_rows_masks_and_positions_of_its_own():
+    phases = [
+        {"sequence_length": 64, "steps": 3, "global_batch_size": 32, "masked_share": 0.3},
+        {"sequence_length": 128, "steps": 2, "micro_batch_size": 8, "global_rope_theta": 1e5},
+        {"sequence_length": 128, "steps": 1},
+    ]
+    settings = PretrainSettings(
+        model={"block": "modern"}, phases=phases, evaluation={"masked_share": 0.2}
+    )
+    sizes = [(batch.global_batch_size, batch.micro_batch_size) for batch in settings.batches]
+    assert sizes == [(32, 32), (256, 8), (256, 32)]
+    assert [settings.rows_of(number).masked_share for number in range(3)] == [0.3, 0.15, 0.15]
+    assert settings.heldout_rows == settings.rows.model_copy(update={"masked_share": 0.2})
+    thetas = [settings.global_rope_theta_of(number) for number in range(3)]
+    assert thetas == [10_000, 100_000, 10_000]
+    assert described(settings.phases) == (
+        "3 x 64 (global_batch_size 32, masked_share 0.3), "
+        "2 x 128 (micro_batch_size 8, global_rope_theta 100000.0), 1 x 128"
+    )
+    assert PretrainSettings(**settings.model_dump(mode="json")) == settings
+    assert settings.recipe()["phases"][2] == phases[2]
 
 
 def test_the_objective_decides_which_way_the_encoder_looks():
@@ -139,6 +184,23 @@ def test_what_cannot_train_is_refused():
     refused("12 attention heads cannot share a width of 100", model={"hidden_size": 100} | HEADS)
     refused("are more than 1 together", rows={"mask_token_share": 0.95})
     refused("pattern", name="a/b")
+    modern, short = {"block": "modern"}, {"sequence_length": 64, "steps": 1}
+    refused("reads one text, both ways", model=modern, rows={"input_format": "segment_pair"})
+    refused("left_to_right|both ways", model=modern, rows={"objective": "left_to_right"})
+    refused("the modern block has no learned", model=modern | {"position_embedding": "learned"})
+    refused("the bert block has no rotary positions", model={"position_embedding": "rotary"})
+    refused("local_attention is of another block", model={"local_attention": 64})
+    refused(
+        "take another --profile",
+        model=modern,
+        cluster={"use_gpu": False, "tpu": "v5e", "topology": "2x2"},
+    )
+    refused("add --model.block modern", phases=[short | {"global_rope_theta": 1e5}])
+    left = {"objective": "left_to_right"}
+    refused("leave out masked_share", rows=left, phases=[short | {"masked_share": 0.3}])
+    refused("evaluation.masked_share", rows=left, evaluation={"masked_share": 0.3})
+    few = [short, short | {"global_batch_size": 2}]
+    refused("cannot share 2 rows a step", phases=few, cluster={"num_workers": 4})
     refused("pattern", name="..")
     # A CPU has a kernel for it, and a range of workers may begin with few.
     PretrainSettings(batch=packed, name="wiki-2.1_a")

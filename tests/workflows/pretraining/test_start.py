@@ -195,6 +195,7 @@ def test_without_a_start_model_nothing_of_it_is_extended():
         ),
         ({"model.position_embedding": "sinusoidal"}, "leave out --model.position_embedding"),
         ({"rows.objective": "left_to_right"}, "reads both ways"),
+        ({"model.block": "modern"}, "the bert block, not the modern one"),
         ({"start_from": "nowhere"}, "no such model"),
         ({"start_from": None}, "Field required: --start_from"),
         ({"replay_share": 0.1}, "give --replay SHARDS"),

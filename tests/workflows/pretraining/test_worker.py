@@ -61,36 +61,53 @@ def train(tmp_path, corpus):
     return start
 
 
+KINDS = {
+    "mlm_nsp": {},
+    "left_to_right": {"rows.objective": "left_to_right"},
+    "modern": {
+        "model.block": "modern",
+        "model.num_hidden_layers": 2,
+        "model.local_attention": 8,
+        "batch.packed": "true",
+        # The second phase has more rows, fewer masks and slower rotations.
+        "phases": '[{"sequence_length": 16, "steps": 14, "masked_share": 0.3},'
+        ' {"sequence_length": 32, "steps": 11, "global_batch_size": 12,'
+        ' "global_rope_theta": 160000}]',
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, corpus):
-    """Uninterrupted runs by their objective, each with its outcome and its progress."""
+    """Uninterrupted runs by their kind, each with its outcome and its progress."""
     runs = {}
-    for objective in ("mlm_nsp", "left_to_right"):
-        settings = SETTINGS | {"rows.objective": objective}
+    for kind, own in KINDS.items():
+        settings = SETTINGS | own
         run = Run(tmp_path_factory.mktemp("whole"), "run", corpus, steps=25, settings=settings)
-        runs[objective] = run, *train_here(run)
+        runs[kind] = run, *train_here(run)
     return runs
 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize(
-    ("objective", "stops", "perplexity"),
+    ("kind", "stops", "perplexity"),
     [
         ("mlm_nsp", ((3, 3), (11, 14), (4, 18)), "heldout/perplexity"),
+        ("modern", ((14, 14), (4, 18)), "heldout/perplexity"),
         ("left_to_right", ((18, 18),), "heldout/next_token_perplexity"),
     ],
 )
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(
-    train, whole, objective, stops, perplexity
+    train, whole, kind, stops, perplexity
 ):
     for stop_after, step in stops:
-        run, outcome, progress = train("parts", stop_after, rows__objective=objective)
+        run, outcome, progress = train("parts", stop_after, **KINDS[kind])
         assert outcome == Outcome(step, stopped=True)
         assert progress[-1].checkpoint == f"step-{step:08d}"
-    run, outcome, progress = train("parts", rows__objective=objective)
-    assert outcome == whole[objective][1] == Outcome(25, stopped=False)
+    run, outcome, progress = train("parts", **KINDS[kind])
+    assert outcome == whole[kind][1] == Outcome(25, stopped=False)
     assert "resuming from step 18" in progress[-1].messages
-    assert run.records() == whole[objective][0].records()
+    assert run.records() == whole[kind][0].records()
     assert [step for step, each in run.records() if perplexity in each] == [10, 20, 25]
 
 
