@@ -24,6 +24,7 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import without_dropout
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
+from bert_core.special_tokens import special_token_ids
 from bert_core.strict_files import read_json_object
 from bert_core.tasks.answers import AnswerOptions, Codec, query_of
 from bert_core.tasks.catalog import task_of
@@ -38,7 +39,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.text.shards import TokenShards
-from bert_core.tokenizer import special_token_ids
+from bert_core.word_marks import begins_word, word_marks
 
 VECTOR_NUMBERS = 16
 """How many numbers of a vector an example has."""
@@ -183,8 +184,6 @@ _LONGEST = 600
 _TOKENS = range(6, 25)
 """Of a sentence of pre-training."""
 
-_CONTINUES = "##"
-
 
 def example_of_task(
     model: Bert, tokenizer: Tokenizer, task: Task, examples: Iterable[Any]
@@ -328,11 +327,11 @@ def _text(tokenizer: Tokenizer, ids: list[int], *, masked: bool) -> str:
     """A sentence, with [MASK] for the whole word nearest to its middle; empty without any."""
     if not masked:
         return tokenizer.decode(ids)
-    tokens = [str(tokenizer.id_to_token(token_ids)) for token_ids in ids]
+    begins = begins_word(np.array(ids), word_marks(tokenizer)).tolist()
     words = [
         place
-        for place, (token, after) in enumerate(pairwise([*tokens, ""]))
-        if token.isalpha() and not after.startswith(_CONTINUES)
+        for place, (is_begun, ends) in enumerate(pairwise([*begins, True]))
+        if is_begun and ends and tokenizer.decode([ids[place]]).strip().isalpha()
     ]
     if not words:
         return ""

@@ -20,12 +20,13 @@ from bert_core.features.states import Computing, states_at_places
 from bert_core.features.units import cut_texts, cut_tokens, unit_rows
 from bert_core.interface import Masking
 from bert_core.model.bert import Bert, MaskedTokenHead
+from bert_core.special_tokens import BERT_TOKENS, special_token_ids, special_tokens
 from bert_core.tasks.encoded_rows import EncodedRows, keep_places
 from bert_core.tasks.sequences import Overflow, TooManyTokensError
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.tokenizer import special_token_ids
 from bert_core.training.loop import autocast
+from bert_core.word_marks import BEGINS, CONTINUING, behind_spaces, space_mark, word_marks
 
 
 def masked_token_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
@@ -98,7 +99,13 @@ def next_sentence_answers(model: Bert, states: Sequence[Tensor], place_counts: T
     return model.heads["next_sentence"](model.heads["pooler"](last))
 
 
-MASK = "[MASK]"
+MASK = BERT_TOKENS.mask
+"""What stands for a missing word in texts, whatever a vocabulary calls it."""
+
+
+def count_masks(text: str, tokenizer: Tokenizer) -> int:
+    """How many words are missing in a text; a vocabulary's own name for them counts as well."""
+    return sum(map(text.count, {MASK, special_tokens(tokenizer).mask}))
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,8 @@ class FillMask:
 
         Notes: `spans` [P, 2], the characters of each [MASK]; `example` [P], its text.
         """
-        whole = cut_texts(tokenizer, examples)
+        own = special_tokens(tokenizer).mask  # as long as MASK, so characters stay where they are
+        whole = cut_texts(tokenizer, [text.replace(MASK, own) for text in examples])
         tokens = cut_tokens(whole, self.max_length - 2, self.overflow)
         rows = unit_rows(tokens, tokenizer, unit="token", pooling=None, max_length=self.max_length)
         is_mask = tokens.input_ids[rows.units] == special_token_ids(tokenizer).mask
@@ -171,9 +179,10 @@ class FillMask:
         self, number: int, score: float, text: str, start: int, end: int
     ) -> dict[str, Any]:
         token = str(self.tokenizer.id_to_token(number))
-        filling = token.removeprefix("##")
-        before = text[:start]
-        if token != filling:  # a sub-word continues the word before it
+        filling, before = token.removeprefix(CONTINUING), text[:start]
+        if space_mark(self.tokenizer) is not None:  # its own text has no marks
+            token = filling = self.tokenizer.decode([number], skip_special_tokens=False).strip()
+        if not word_marks(self.tokenizer)[number] & BEGINS:  # it continues the word before it
             before = before.rstrip()
         return {
             "token": token,
@@ -190,9 +199,10 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
     """
     found: dict[int, None] = {}
     for word in words:
-        number = tokenizer.token_to_id(word)
+        (text,) = behind_spaces(tokenizer, [word])
+        number = tokenizer.token_to_id(word) if text == word else None
         pieces = (
-            tokenizer.encode(word, add_special_tokens=False).ids if number is None else [number]
+            tokenizer.encode(text, add_special_tokens=False).ids if number is None else [number]
         )
         if len(pieces) != 1 or pieces[0] == special_token_ids(tokenizer).unk:
             raise UserError("not one token of the vocabulary", word, "take another word")

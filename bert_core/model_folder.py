@@ -35,6 +35,7 @@ from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
+from bert_core.special_tokens import special_tokens
 from bert_core.strict_files import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
@@ -50,7 +51,7 @@ _SEGMENTS = "encoder.embeddings.segment.weight"
 _PRETRAINED = ("ForMaskedLM", "ForNextSentencePrediction", "ForPreTraining", "LMHeadModel")
 """How the classes of `transformers` with heads of pre-training end."""
 
-_CLASS = re.compile(r"(Modern)?Bert[A-Za-z]{1,40}")
+_CLASS = re.compile(r"(Bert|ModernBert|Roberta|XLMRoberta|Camembert)[A-Za-z]{1,40}")
 _MOST_CHECKSUM_BYTES = 1 << 20
 _MOST_READINGS = 10
 _READ = ("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.txt", EXAMPLE)
@@ -275,16 +276,22 @@ def _weights(model: Bert) -> dict[str, Tensor]:
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """Writes a tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take."""
+    """Writes a tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take.
+
+    A vocab.txt is a vocabulary of WordPiece: other models have more in them than their tokens.
+    """
     save_tokenizer(tokenizer, folder / "tokenizer.json")
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    words = sorted(vocabulary, key=lambda word: vocabulary[word])
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    state = json.loads(tokenizer.to_str())
+    if state["model"]["type"] == "WordPiece":
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        words = sorted(vocabulary, key=lambda word: vocabulary[word])
+        (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    names = special_tokens(tokenizer)
     special = {
-        f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")
+        f"{name}_token": getattr(names, name) for name in ("cls", "mask", "pad", "sep", "unk")
     }
     _write_json(folder / "special_tokens_map.json", special)
-    normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
+    normalizer = state["normalizer"] or {}
     settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
     if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
         settings["model_input_names"] = ["input_ids", "attention_mask"]
@@ -345,7 +352,7 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
         if family is None:
             what = f"model_type {str(model_type)[:60]!r} is not supported"
-            raise ModelFolderError(what, str(path), f"only {' and '.join(FAMILIES)} are")
+            raise ModelFolderError(what, str(path), f"only {', '.join(FAMILIES)} are")
         for name, required in family.required.items():
             if values.get(name, required) != required:
                 raise ModelFolderError(
@@ -364,7 +371,8 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
 def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -> Bert:
     """The model with the heads whose weights are complete; `content` is that of config.json."""
-    family, architecture = family_of(config), next(iter(content.get("architectures") or ()), None)
+    family = FAMILIES[content.get("model_type", "bert")]
+    architecture = next(iter(content.get("architectures") or ()), None)
     try:
         header: dict[str, TensorHeader] = {}
         for file in weight_files(folder):
@@ -381,6 +389,8 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -
         _refuse_what_is_not_finite(state)
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
+        if first := family.position_offset(config):
+            state[_POSITIONS] = state[_POSITIONS][first:].clone()
         if _SEGMENTS in state and not read_tokenizer_settings(folder).has_segments:
             config = config.model_copy(update={"type_vocab_size": 1})
             state[_SEGMENTS] = state[_SEGMENTS][:1]

@@ -12,9 +12,10 @@ from itertools import pairwise
 
 from tokenizers import Tokenizer
 
-from bert_core.tokenizer import TokenizerError, num_embeddings
+from bert_core.special_tokens import TokenizerError
+from bert_core.tokenizer import num_embeddings
+from bert_core.word_marks import CONTINUING
 
-CONTINUING = "##"
 LONGEST_PIECE = 40
 """Characters; longer pieces are of one address or one formula."""
 

@@ -30,6 +30,7 @@ from bert_core.interface import Aggregation, Filled, OverflowOrError, Pooling
 from bert_core.masked_language_model import (
     MASK,
     FillMask,
+    count_masks,
     masked_token_outputs,
     named_weights,
     target_ids,
@@ -253,10 +254,11 @@ class Predictor:
         _check_options(overflow, top_k)
         sizes = _sizes(texts)
         for number, text in enumerate(texts):
-            if MASK not in text:
+            masks = count_masks(text, self.tokenizer)
+            if not masks:
                 remedy = f"write {MASK} where a word is missing"
                 raise UserError(f"no {MASK}", f"texts[{number}]", remedy)
-            sizes[number] += _CHARACTERS_OF_A_MASK * text.count(MASK)
+            sizes[number] += _CHARACTERS_OF_A_MASK * masks
         codec = FillMask(
             self.tokenizer,
             self.model.config.max_position_embeddings,

@@ -6,12 +6,12 @@ are allowed. Each takes time and memory in proportion to the text, which a patte
 from the file need not.
 """
 
+import base64
 import hashlib
 import json
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -30,12 +30,19 @@ from tokenizers import (
 
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError, reason_of
+from bert_core.special_tokens import (
+    SPECIAL_TOKENS,
+    TokenizerError,
+    special_token_ids,
+    special_tokens,
+)
 from bert_core.strict_files import parse_json, read_bounded
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
     read_tokenizer_settings,
 )
+from bert_core.word_marks import BYTE_SPACE, space_mark
 
 MOST_BYTES = 1 << 27
 """Vocabularies of 500,000 words have a tenth of it."""
@@ -43,19 +50,25 @@ _MOST_STEPS = 32
 _MOST_ADDED_TOKENS, _LONGEST_ADDED_TOKEN = 20_000, 1000
 _LONGEST_WORD = 1000
 """Words are cut in quadratic time up to `max_input_chars_per_word`, which is 100 as a rule."""
+_OTHER_FILES = ("vocab.json", "sentencepiece.bpe.model", "sentencepiece.model", "spiece.model")
+"""Tokenizers of older folders, which transformers turns into a tokenizer.json."""
+_LONGEST_REPLACEMENT = 64
+"""Bytes; one Arabic ligature is 33."""
 _MOST_IDS = 10_000_000
 
 _STEPS = {
     "normalizer": (
         *("BertNormalizer", "Lowercase", "StripAccents", "Strip", "Nmt"),
-        *("NFC", "NFD", "NFKC", "NFKD", "Replace"),
+        *("NFC", "NFD", "NFKC", "NFKD", "Replace", "Precompiled"),
     ),
     "pre_tokenizer": (
         *("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"),
-        *("UnicodeScripts", "CharDelimiterSplit", "Split"),
+        *("UnicodeScripts", "CharDelimiterSplit", "Split", "ByteLevel", "Metaspace"),
     ),
-    "post_processor": ("BertProcessing", "TemplateProcessing"),
-    "decoder": ("WordPiece", "BPEDecoder"),
+    "post_processor": (
+        *("BertProcessing", "TemplateProcessing", "RobertaProcessing", "ByteLevel"),
+    ),
+    "decoder": ("WordPiece", "BPEDecoder", "ByteLevel", "Metaspace"),
 }
 _PARTS = {
     "normalizer": "normalizers",
@@ -64,7 +77,7 @@ _PARTS = {
     "decoder": "decoders",
 }
 """Where a Sequence of steps has them."""
-_MODELS = ("WordPiece", "WordLevel", "BPE")
+_MODELS = ("WordPiece", "WordLevel", "BPE", "Unigram")
 
 
 def read_tokenizer_file(path: Path, error: type[UserError]) -> Tokenizer:
@@ -132,7 +145,22 @@ def _fault_of_step(kind: str, step: object) -> Fault | None:
         content = step.get("content", "")
         if name == "Replace" and not (isinstance(content, str) and len(content) <= len(literal)):
             return f"a {kind} that makes texts longer, {name}", "replace by no more characters"
+    if name == "Precompiled" and not _is_short(step.get("precompiled_charsmap")):
+        return f"a {kind} that makes texts longer, {name}", "a character may become a few others"
     return None
+
+
+def _is_short(charsmap: object) -> bool:
+    """Whether each replacement in SentencePiece's map of characters has few bytes.
+
+    The map is a trie behind its size, then the replacements, each ended by a zero.
+    """
+    try:
+        content = base64.b64decode(charsmap if isinstance(charsmap, str) else "-", validate=True)
+    except ValueError:
+        return False
+    replacements = content[4 + int.from_bytes(content[:4], "little") :]
+    return max(map(len, replacements.split(b"\0"))) <= _LONGEST_REPLACEMENT
 
 
 def _fault_of_model(model: Mapping[str, Any]) -> Fault | None:
@@ -141,6 +169,8 @@ def _fault_of_model(model: Mapping[str, Any]) -> Fault | None:
         known = ", ".join(_MODELS)
         return f"a tokenizer model that BERT does not have, {str(name)[:60]}", f"one of {known} is"
     vocabulary = model.get("vocab")
+    if name == "Unigram":
+        return _fault_of_unigram(model, vocabulary)
     if not isinstance(vocabulary, dict) or not all(
         type(index) is int and 0 <= index < _MOST_IDS for index in vocabulary.values()
     ):
@@ -156,6 +186,22 @@ def _fault_of_model(model: Mapping[str, Any]) -> Fault | None:
         return f"the vocabulary lacks its unk_token {str(unknown)[:60]!r}", "restore the file"
     if model.get("dropout"):
         return "a tokenizer that draws at random (dropout)", "set dropout to null"
+    return None
+
+
+def _fault_of_unigram(model: Mapping[str, Any], vocabulary: object) -> Fault | None:
+    """A piece is looked for at each character: in time that grows with the longest one."""
+    if not isinstance(vocabulary, list) or len(vocabulary) > _MOST_IDS:
+        return "damaged vocabulary", f"give a list of at most {_MOST_IDS:,} pieces and their scores"
+    for piece in vocabulary:
+        is_pair = isinstance(piece, list) and len(piece) == 2
+        if not is_pair or not isinstance(piece[0], str) or type(piece[1]) not in (int, float):
+            return "damaged vocabulary", "give each piece a score"
+        if len(piece[0]) > _LONGEST_WORD:
+            return "a vocabulary with a long piece", f"{_LONGEST_WORD} characters are run"
+    unknown = model.get("unk_id")
+    if type(unknown) is not int or not 0 <= unknown < len(vocabulary):
+        return f"the vocabulary lacks its unk_id {str(unknown)[:30]}", "restore the file"
     return None
 
 
@@ -178,43 +224,7 @@ def _fault_of_added_tokens(added: list[dict[str, Any]], tokenizer: Tokenizer) ->
     return None
 
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""In the order of their ids in a vocabulary trained here."""
-
 _COUNT_CHARACTERS = 1 << 20
-
-
-class TokenizerError(UserError):
-    """A tokenizer file that is missing, damaged or not BERT's."""
-
-
-@dataclass(frozen=True)
-class SpecialTokenIds:
-    """The ids of BERT's five special tokens in one vocabulary."""
-
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
-
-    @property
-    def all(self) -> tuple[int, int, int, int, int]:
-        """The five ids, in the order of `SPECIAL_TOKENS`."""
-        return (self.pad, self.unk, self.cls, self.sep, self.mask)
-
-
-def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
-    """Looks the special tokens up by name; raises `TokenizerError` if one is missing."""
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
-    missing = [token for token, index in ids.items() if index is None]
-    if missing:
-        raise TokenizerError(
-            "the vocabulary lacks special tokens",
-            ", ".join(missing),
-            f"use a BERT vocabulary, which has {' '.join(SPECIAL_TOKENS)}",
-        )
-    return SpecialTokenIds(*(index for index in ids.values() if index is not None))
 
 
 def num_embeddings(tokenizer: Tokenizer) -> int:
@@ -256,12 +266,14 @@ def wordpiece_tokenizer(
 
 
 def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
-    """`[CLS] A [SEP] B [SEP]`, as the rows of every task are made."""
-    special = special_token_ids(tokenizer)
+    """`[CLS] A [SEP] B [SEP]`, as the rows of every task are made, or as RoBERTa has it."""
+    names, special = special_tokens(tokenizer), special_token_ids(tokenizer)
+    cls, sep = names.cls, names.sep
+    between = " ".join([f"{sep}:0"] * names.num_between)
     return processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", special.cls), ("[SEP]", special.sep)],
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {between} $B:1 {sep}:1",
+        special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
 
 
@@ -369,7 +381,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         found = [path / name for name in ("tokenizer.json", "vocab.txt")]
         path = next((each for each in found if each.is_file()), found[0])
     if not path.is_file():
-        raise TokenizerError("no tokenizer", str(path), "give a vocab.txt or a tokenizer.json")
+        remedy = "give a vocab.txt or a tokenizer.json"
+        if any((path.parent / name).is_file() for name in _OTHER_FILES):
+            folder = repr(str(path.parent))
+            load = f"AutoTokenizer.from_pretrained({folder})"
+            remedy = f"write it with transformers: {load}.save_pretrained({folder})"
+        raise TokenizerError("no tokenizer", str(path), remedy)
     settings = read_tokenizer_settings(path.parent)
     try:
         if path.suffix == ".json":
@@ -388,8 +405,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.post_processor = _template(tokenizer)
-    if tokenizer.model.token_to_id("[UNK]") is None:  # added ones are not found for unknown words
-        raise TokenizerError("the vocabulary lacks [UNK]", str(path), "use a BERT vocabulary")
+    unknown = special_tokens(tokenizer).unk
+    knows_bytes = space_mark(tokenizer) == BYTE_SPACE
+    # Added ones are not found for unknown words.
+    if tokenizer.model.token_to_id(unknown) is None and not knows_bytes:
+        raise TokenizerError(f"the vocabulary lacks {unknown}", str(path), "use a BERT vocabulary")
     return tokenizer
 
 
@@ -456,5 +476,9 @@ def tokenizer_hash(tokenizer: Tokenizer) -> str:
         "normalizer": state["normalizer"],
         "pre_tokenizer": state["pre_tokenizer"],
     }
+    if state["model"]["type"] == "BPE":
+        decisive["merges"] = state["model"]["merges"]
+    if state["model"]["type"] == "Unigram":
+        decisive["scores"] = state["model"]["vocab"]
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

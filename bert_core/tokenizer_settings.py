@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
 
 from bert_core.errors import UserError
+from bert_core.special_tokens import BERT_TOKENS, ROBERTA_TOKENS
 from bert_core.strict_files import first_fault, read_json_object
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -22,7 +23,9 @@ MODULES, TRANSFORMER_SETTINGS = "modules.json", "sentence_bert_config.json"
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The special tokens that settings name, in the order in which `transformers` adds them."""
 
-_DEFAULTS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+_FIVE = ("unk", "sep", "pad", "cls", "mask")
+_DEFAULTS = {f"{name}_token": getattr(BERT_TOKENS, name) for name in _FIVE}
+_ROBERTA_DEFAULTS = {f"{name}_token": getattr(ROBERTA_TOKENS, name) for name in _FIVE}
 
 _BERT_CLASSES = {
     f"{name}Tokenizer"
@@ -123,7 +126,8 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
         path = folder / TOKENIZER_CONFIG
         if not settings.get("tokenizer_class"):
             of_model = read_json_object(folder / "config.json", is_optional=True)
-            settings["tokenizer_class"] = of_model.get("tokenizer_class") or "BertTokenizer"
+            of_type = "Roberta" if "roberta" in str(of_model.get("model_type")) else "Bert"
+            settings["tokenizer_class"] = of_model.get("tokenizer_class") or f"{of_type}Tokenizer"
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
             settings
@@ -186,14 +190,19 @@ def _splits_as_bert(tokenizer_class: str) -> bool:
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, AddedToken]:
-    """The tokens with a name. Raises `ValueError` where one of BERT's five is called otherwise."""
+    """The tokens with a name. Raises `ValueError` where one of the five is called otherwise.
+
+    That is, neither as in BERT nor as in RoBERTa.
+    """
     tokens = _tokens_in(
         {**_DEFAULTS, **settings} if _splits_as_bert(settings["tokenizer_class"]) else settings
     )
     for name, usual in _DEFAULTS.items():
-        if name in tokens and _token(tokens[name]).content != usual:
+        known = (usual, _ROBERTA_DEFAULTS[name])
+        if name in tokens and _token(tokens[name]).content not in known:
             raise ValueError(
-                f"{name} {_token(tokens[name]).content!r}: only {usual!r} is supported"
+                f"{name} {_token(tokens[name]).content!r}: only {usual!r} is supported, or "
+                f"{known[1]!r}"
             )
     order = [name for name in _NAMED if name in tokens]
     return {name: _token(tokens[name]) for name in dict.fromkeys([*order, *tokens])}

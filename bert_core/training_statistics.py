@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
+from bert_core.special_tokens import special_token_ids
 from bert_core.strict_files import read_bounded
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -23,7 +24,6 @@ from bert_core.tasks.tag_schemes import OUTSIDE, split_tag
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.text.rng import IntArray
-from bert_core.tokenizer import special_token_ids
 
 TRAINING_STATISTICS = "training_statistics.json"
 

@@ -19,11 +19,11 @@ from tokenizers import Encoding
 from bert_core.features.extractor import EncodedTexts, Extractor, FeatureChoice, UnitFeatures
 from bert_core.features.units import UnitRows, default_pooling, words_of
 from bert_core.interface import OverflowOrError
+from bert_core.special_tokens import SpecialTokenIds, special_token_ids
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.tokenizer import SpecialTokenIds, special_token_ids
 from serving.batching import Work
 from serving.limits import Limits
 from serving.models import ModelLoader, ServedModel

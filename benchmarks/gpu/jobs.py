@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from bert_core.tokenizer import TokenizerError, load_tokenizer
+from bert_core.special_tokens import TokenizerError
+from bert_core.tokenizer import load_tokenizer
 
 MOST_MINUTES = 7.8
 """Of a job, on a machine with ten minutes per call including start and stop."""

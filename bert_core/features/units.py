@@ -8,17 +8,16 @@ Shapes: N texts, W tokens of all texts end to end, R rows (windows), P places, U
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.interface import OverflowOrError, Pooling, Unit
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import align, cut, max_context, slide, token_ids, word_pieces
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.tokenizer import special_token_ids
+from bert_core.word_marks import begins_word, word_marks
 
 POOLINGS: dict[Unit, tuple[Pooling, ...]] = {
     "token": (),
@@ -26,8 +25,6 @@ POOLINGS: dict[Unit, tuple[Pooling, ...]] = {
     "text": ("mean", "cls", "max"),
 }
 """How the tokens of a unit become one vector; the first is the default."""
-
-_CONTINUES = "##"
 
 
 def default_pooling(unit: Unit) -> Pooling | None:
@@ -52,7 +49,7 @@ class Tokens:
 
 
 def cut_texts(tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> Tokens:
-    """Tokenizes texts. A word is a WordPiece word: a run of letters, or a sign.
+    """Tokenizes texts. A word is a run of letters, or a sign.
 
     Without `offsets` it is faster, as `tokenizers` then leaves the characters alone.
     """
@@ -64,10 +61,10 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = Tru
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         input_ids = np.fromiter(chain.from_iterable(pieces), np.int64, int(lengths.sum()))
         spans = None
-    begins_word = ~_continuing(tokenizer)[input_ids]
+    begins = begins_word(input_ids, word_marks(tokenizer))
     ends = np.cumsum(lengths)
-    begins_word[(ends - lengths)[lengths > 0]] = True  # even where a text begins in a word's middle
-    words_before = np.concatenate([[0], np.cumsum(begins_word)])
+    begins[(ends - lengths)[lengths > 0]] = True  # even where a text begins in a word's middle
+    words_before = np.concatenate([[0], np.cumsum(begins)])
     return Tokens(
         input_ids=input_ids,
         lengths=lengths,
@@ -203,22 +200,3 @@ def unit_rows(
     )
     counts = {"token": tokens.lengths, "word": tokens.word_counts, "text": np.ones_like(rooms)}
     return UnitRows(rows, units[is_place], counts[unit], pooling)
-
-
-def _continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """Which ids of the vocabulary are of tokens inside a word, [vocabulary]."""
-    known = _KNOWN_CONTINUING.get(tokenizer)
-    if known is None:
-        known = _KNOWN_CONTINUING[tokenizer] = _read_continuing(tokenizer)
-    return known
-
-
-# Reading a vocabulary takes longer than cutting a short text up. It goes with its tokenizer.
-_KNOWN_CONTINUING: WeakKeyDictionary[Tokenizer, npt.NDArray[np.bool_]] = WeakKeyDictionary()
-
-
-def _read_continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    continues = np.zeros(1 + max(vocabulary.values(), default=0), dtype=np.bool_)
-    continues[[number for word, number in vocabulary.items() if word.startswith(_CONTINUES)]] = True
-    return continues

@@ -19,6 +19,9 @@ TAGGER = {
 }
 """A head that no family has: `transformers` loads the encoder and leaves it."""
 
+LEFT_OUT = ""
+"""In place of a module of ours, for one of theirs that is not computed here."""
+
 _MASKED_TOKEN, _NEXT_TOKEN = "heads.masked_token", "heads.next_token"
 """Two heads of ours that are one of theirs: what it predicts, the configuration says."""
 
@@ -78,6 +81,9 @@ class Family:
     heads_of: Callable[[Collection[str], str | None], dict[str, str]] = lambda *_: {}
     """Modules of theirs to ours that go before those of the table, by names and architecture."""
 
+    position_offset: Callable[[ModelConfig], int] = lambda _: 0
+    """Rows of their table of positions before that of the first token."""
+
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     """Constants that older folders store among the weights."""
@@ -85,6 +91,11 @@ class Family:
     def class_of(self, architecture: str) -> str:
         """The family's class of the same heads as that of BERT."""
         return self.class_prefix + architecture.removeprefix("Bert")
+
+    def class_of_bert(self, architecture: str) -> str:
+        """BERT's class of the same heads as one of the family's."""
+        is_own = architecture.startswith(self.class_prefix)
+        return f"Bert{architecture.removeprefix(self.class_prefix)}" if is_own else architecture
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Renames weights (or gradients) of a `Bert`.
@@ -140,6 +151,8 @@ class Family:
             elif module in part_of:
                 stack = f"{part_of[module].format(layer=layer)}.{leaf}"
                 stacks.setdefault(stack, {})[module] = tensor
+            elif ours_of.get(module) == LEFT_OUT:
+                continue
             elif module in ours_of:
                 ours[f"{ours_of[module].format(layer=layer)}.{leaf}"] = tensor
             elif name.startswith(self.prefix) and name not in self.ignored:

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from bert_core.features.sentence_pooling import read_sentence_pooling
+from bert_core.hugging_face.catalog import FAMILIES
 from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_files import read_json_object
@@ -106,7 +107,8 @@ def find_task(folder: Path, model: Bert, name: str | None = None) -> tuple[str, 
 def _architecture(config: Mapping[str, Any]) -> str | None:
     """The class of BERT with the heads of the folder's."""
     name = next(iter(config.get("architectures") or ()), None)
-    return name.removeprefix("Modern") if isinstance(name, str) else name
+    family = FAMILIES[config.get("model_type", "bert")]
+    return family.class_of_bert(name) if isinstance(name, str) else name
 
 
 def _refuse_another_pooling(

@@ -19,6 +19,7 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from bert_core.config import IGNORE_INDEX
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
 from bert_core.tasks.metrics import squad_metrics, squad_v2_metrics, tuned_threshold
 from bert_core.tasks.sequences import (
@@ -35,7 +36,6 @@ from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
 from bert_core.tasks.tables import TaskDataError, is_on_hub, read_split, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.tokenizer import special_token_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _ENDINGS, _TABLES = (".json", ".json.xz", ".json.gz"), (".jsonl", ".parquet")
 _OTHER_TABLES = (".csv", ".tsv")
 _WORD = re.compile(r"[^\W_]+")
-_NUM_SPECIAL = 3  # [CLS] and two [SEP]
 _NOWHERE = Answer("", -1)
 _NEARBY = 10  # characters
 
@@ -171,13 +170,14 @@ class QuestionAnswering(Task):
         contexts = align(tokenizer, list(numbers))
         query_ids = token_ids(tokenizer, [example.question for example in examples])
         query_lengths = concatenated([[len(query) for query in query_ids]])
+        num_special = special_token_ids(tokenizer).num_of_pair
         # However short the rows, half of one is left to the context.
         kept = np.minimum(
-            query_lengths, min(self.max_query_length, (self.max_length - _NUM_SPECIAL) // 2)
+            query_lengths, min(self.max_query_length, (self.max_length - num_special) // 2)
         )
-        context_lengths, rooms = contexts.lengths[context], self.max_length - _NUM_SPECIAL - kept
+        context_lengths, rooms = contexts.lengths[context], self.max_length - num_special - kept
         if self.overflow == "window":
-            beside = kept + _NUM_SPECIAL
+            beside = kept + num_special
             windows = slide(
                 context_lengths, rooms, self.stride, beside=beside, max_tokens=max_tokens
             )
@@ -188,20 +188,21 @@ class QuestionAnswering(Task):
         first_token = contexts.first_tokens[context[windows.text]] + windows.starts
         row_queries = kept[windows.text]
         golds = [_gold(example) for example in examples]
-        labels, lost = _labels(examples, golds, context, contexts, windows, row_queries)
-        lengths = row_queries + windows.lengths + _NUM_SPECIAL
+        first_lengths = row_queries + num_special - 1
+        labels, lost = _labels(examples, golds, context, contexts, windows, first_lengths)
+        lengths = row_queries + windows.lengths + num_special
         ones = np.ones_like(lengths)
         return EncodedRows(
             input_ids=_assemble(tokenizer, query_ids, row_queries, windows, contexts, first_token),
             lengths=lengths,
-            first_lengths=row_queries + 2,
+            first_lengths=first_lengths,
             places=ragged_arange(np.zeros_like(lengths), lengths),
             place_counts=lengths,
             labels=labels,
             labels_per_item=ones,
             rows_per_item=ones,
             example=windows.text,
-            num_tokens=query_lengths + context_lengths + _NUM_SPECIAL,
+            num_tokens=query_lengths + context_lengths + num_special,
             truncated=truncated,
             notes={
                 "offsets": contexts.offsets,
@@ -325,7 +326,7 @@ def _labels(
     context: IntArray,
     contexts: AlignedTokens,
     windows: Windows,
-    row_queries: IntArray,
+    first_lengths: IntArray,
 ) -> tuple[IntArray, dict[str, IntArray]]:
     """Start and end within each row, [R, 2], and the indices of questions that lost their answer.
 
@@ -345,7 +346,7 @@ def _labels(
     inside = has_answer[row] & (first[row] >= windows.starts)
     inside &= last[row] < windows.starts + windows.lengths
     labels = np.stack([first, last], axis=1)[row] - windows.starts[:, None]
-    labels = np.where(inside[:, None], labels + row_queries[:, None] + 2, 0)
+    labels = np.where(inside[:, None], labels + first_lengths[:, None], 0)
     labels[unknown[row]] = IGNORE_INDEX
     return labels, lost
 
@@ -387,14 +388,14 @@ def _assemble(
     queries = np.fromiter(chain.from_iterable(query_ids), np.int64)
     query_lengths = concatenated([[len(query) for query in query_ids]])
     first_of_query = (np.cumsum(query_lengths) - query_lengths)[windows.text]
-    lengths = row_queries + windows.lengths + _NUM_SPECIAL
+    lengths = row_queries + windows.lengths + special.num_of_pair
     first = np.cumsum(lengths) - lengths
     input_ids = np.full(int(lengths.sum()), special.sep, dtype=np.int64)
     input_ids[first] = special.cls
     within_queries = ragged_arange(first_of_query, row_queries)
     input_ids[ragged_arange(first + 1, row_queries)] = queries[within_queries]
     within_contexts = ragged_arange(first_token, windows.lengths)
-    places = ragged_arange(first + 2 + row_queries, windows.lengths)
+    places = ragged_arange(first + lengths - 1 - windows.lengths, windows.lengths)
     input_ids[places] = contexts.input_ids[within_contexts]
     return input_ids
 

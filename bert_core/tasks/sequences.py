@@ -7,6 +7,7 @@ Shapes: N texts or pairs, R rows or windows, W tokens of all windows, C tokens o
 end, S spans.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,9 +19,10 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.encoded_rows import concatenated
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.tokenizer import special_token_ids
+from bert_core.word_marks import SPACE, behind_spaces, space_mark, word_marks
 
 Side = Literal["left", "right"]
 
@@ -161,10 +163,27 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
         offsets=concatenated(offsets).reshape(-1, 2),
         lengths=concatenated(lengths),
     )
+    has_spaces = space_mark(tokenizer) is not None
+    marks = word_marks(tokenizer)[tokens.input_ids]
     for text, first, length in zip(texts, tokens.first_tokens, tokens.lengths, strict=True):
+        of_text = tokens.offsets[first : first + length]
+        if has_spaces:
+            _leave_out_spaces(text, of_text, marks[first : first + length] & SPACE != 0)
         if not text.isascii():
-            _take_in_marks(text, tokens.offsets[first : first + length])
+            _take_in_marks(text, of_text)
     return tokens
+
+
+def _leave_out_spaces(text: str, offsets: IntArray, is_space: npt.NDArray[np.bool_]) -> None:
+    """Moves the begins of tokens [n, 2] behind the white space that they stand for as well.
+
+    A token that is nothing else has no characters: SentencePiece puts one where no space is.
+    """
+    visible = np.arange(len(text) + 1)  # the next character from each on that is none
+    for found in _SPACES.finditer(text):
+        visible[found.start() : found.end()] = found.end()
+    offsets[:, 0] = np.minimum(visible[offsets[:, 0]], offsets[:, 1])
+    offsets[is_space, 1] = offsets[is_space, 0]
 
 
 def _take_in_marks(text: str, offsets: IntArray) -> None:
@@ -186,6 +205,7 @@ def _take_in_marks(text: str, offsets: IntArray) -> None:
 
 
 _TEXTS_AT_ONCE = 4096
+_SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
@@ -228,7 +248,7 @@ def encode_sequences(
     if any(is_pair):
         b_ids = token_ids(tokenizer, [each or "" for each in paired])
     b_lengths = np.fromiter(map(len, b_ids), np.int64, len(b_ids))
-    special = 2 + np.array(is_pair, dtype=np.int64)
+    special = 2 + ids.num_between * np.array(is_pair, dtype=np.int64)
     room = max_length - special
     if overflow == "window":
         text, kept_a, kept_b, from_a, from_b = _windows(a_lengths, b_lengths, room)
@@ -244,11 +264,12 @@ def encode_sequences(
     for number, a_length, b_length, a_start, b_start in rows:
         parts += [[ids.cls], a_ids[number][a_start : a_start + a_length], [ids.sep]]
         if is_pair[number]:
+            parts += [[ids.sep] * (ids.num_between - 1)]
             parts += [b_ids[number][b_start : b_start + b_length], [ids.sep]]
     return Sequences(
         input_ids=np.array([token for part in parts for token in part], dtype=np.int64),
         lengths=kept_a + kept_b + special[text],
-        first_lengths=kept_a + 2,
+        first_lengths=kept_a + np.where(is_pair, 1 + ids.num_between, 2)[text],
         text=text,
         num_tokens=a_lengths + b_lengths + special,
         truncated=truncated,
@@ -306,10 +327,10 @@ class WordPieces:
 
 
 def word_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> WordPieces:
-    """Cuts words up, each different one once: BERT's tokenizer looks at one word at a time."""
+    """Cuts words up, each different one once, as it is cut behind a space."""
     vocabulary: dict[str, int] = {}
     types = concatenated([[vocabulary.setdefault(word, len(vocabulary)) for word in words]])
-    pieces = token_ids(tokenizer, list(vocabulary))
+    pieces = token_ids(tokenizer, behind_spaces(tokenizer, vocabulary))
     counts = concatenated([[len(piece) for piece in pieces]])
     return WordPieces(
         sizes=counts[types],

@@ -24,6 +24,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, softmax
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rng import IntArray, ragged_arange
+from bert_core.word_marks import behind_spaces
 
 _IDEOGRAPHS = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 _MARK = "\u0300"
@@ -386,9 +387,13 @@ def _pieces(
     """The characters of each place, [P, 2], given its word; a word's places follow one another."""
     number: dict[str, int] = {}
     types = concatenated([[number.setdefault(each, len(number)) for each in words]])
-    aligned = align(tokenizer, list(number))
+    texts = behind_spaces(tokenizer, number)
+    aligned = align(tokenizer, texts)
+    added = concatenated(
+        [[len(text) - len(each) for text, each in zip(texts, number, strict=True)]]
+    )
     is_first = np.diff(word, prepend=-1) != 0
     begins = np.flatnonzero(is_first)
     counts = np.diff(np.append(begins, len(word)))  # a word that is too long has lost some
     tokens = ragged_arange(aligned.first_tokens[types[word[begins]]], counts)
-    return spans[word, :1] + aligned.offsets[tokens]
+    return spans[word, :1] + aligned.offsets[tokens] - added[types[word], None]

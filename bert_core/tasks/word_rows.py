@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.encoded_rows import concatenated
 from bert_core.tasks.sequences import Overflow, Side, word_pieces
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.tokenizer import special_token_ids
 
 
 @dataclass(frozen=True)

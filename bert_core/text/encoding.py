@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from tokenizers import Tokenizer
 
-from bert_core.tokenizer import SPECIAL_TOKENS, special_token_ids
+from bert_core.special_tokens import SPECIAL_TOKENS, special_token_ids
+from bert_core.word_marks import behind_spaces
 
 _MOST_CHARACTERS = 1 << 14
 _WIDE_SPACE = r"[^\S\x00-\x7f]"
@@ -74,7 +75,7 @@ _WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]|\n")
 
 
 class SentenceEncoder:
-    """Gives the ids that `tokenizer.encode` gives, without special tokens.
+    """Gives the ids that `tokenizer.encode` gives behind a space, without special tokens.
 
     `unknown_characters` counts those of words that are unknown because they are too long, such as
     clauses of Thai, which has no spaces between words; they are few tokens, however much text.
@@ -111,6 +112,7 @@ class SentenceEncoder:
         )
 
     def _encode_whole(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        sentences = behind_spaces(self._tokenizer, sentences)  # they follow one another in rows
         encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         tokens = np.fromiter(chain.from_iterable(ids), dtype=self._dtype)

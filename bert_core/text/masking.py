@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from bert_core.errors import UserError
 from bert_core.settings import RowSettings
+from bert_core.special_tokens import special_token_ids
 from bert_core.text.rng import CounterHash, IntArray, UInt32Array
+from bert_core.word_marks import Marks, begins_word, word_marks
 
 Counters = tuple[UInt32Array, IntArray]
 """The hash of a token's row and the token's place in it; each [T]."""
@@ -23,8 +24,8 @@ Counters = tuple[UInt32Array, IntArray]
 class Vocabulary:
     """What masking must know about the tokenizer.
 
-    `is_special` and `is_continuation` are bool [vocabulary]: [CLS], [SEP] and the like, and
-    pieces that continue a word (`##…`).
+    `is_special` is bool [vocabulary]: [CLS], [SEP] and the like; `marks` are those of
+    `word_marks`.
     """
 
     size: int
@@ -33,32 +34,22 @@ class Vocabulary:
     sep_id: int
     pad_id: int
     is_special: npt.NDArray[np.bool_]
-    is_continuation: npt.NDArray[np.bool_]
+    marks: Marks
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> "Vocabulary":
-        """Reads the table of a WordPiece tokenizer; raises `UserError` for a missing token."""
-        ids = tokenizer.get_vocab(with_added_tokens=True)
-        names = ("[MASK]", "[CLS]", "[SEP]", "[PAD]")
-        missing = [name for name in names if name not in ids]
-        if missing:
-            raise UserError(
-                f"the tokenizer lacks {', '.join(missing)}",
-                "vocabulary",
-                "use a BERT WordPiece vocabulary",
-            )
-        size = max(ids.values()) + 1
-        is_special, is_continuation = np.zeros((2, size), dtype=bool)
-        is_special[[ids[name] for name in names]] = True
-        is_continuation[[i for piece, i in ids.items() if piece.startswith("##")]] = True
+        """Reads the table of a tokenizer; raises `TokenizerError` for a missing token."""
+        ids, marks = special_token_ids(tokenizer), word_marks(tokenizer)
+        is_special = np.zeros(len(marks), dtype=bool)
+        is_special[[ids.mask, ids.cls, ids.sep, ids.pad]] = True
         return cls(
-            size=size,
-            mask_id=ids["[MASK]"],
-            cls_id=ids["[CLS]"],
-            sep_id=ids["[SEP]"],
-            pad_id=ids["[PAD]"],
+            size=len(marks),
+            mask_id=ids.mask,
+            cls_id=ids.cls,
+            sep_id=ids.sep,
+            pad_id=ids.pad,
             is_special=is_special,
-            is_continuation=is_continuation,
+            marks=marks,
         )
 
 
@@ -165,7 +156,7 @@ class Masker:
         the first pieces of one, so that no row is without a prediction.
         """
         special = self._vocabulary.is_special[input_ids]
-        continues = self._vocabulary.is_continuation[input_ids] & ~special
+        continues = ~begins_word(input_ids, self._vocabulary.marks) & ~special
         after_special = np.concatenate([[True], special[:-1]])
         begins = ~special & (~continues | after_special)
         word = np.cumsum(begins) - 1  # of each token; meaningless on special ones

@@ -367,7 +367,7 @@ class HuggingFaceRoutes(Routes):
         served = self._engine.traffic.find_able(model, MASKED_TOKEN)
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
         asked = request.parameters or FillMaskParameters()
-        check_masks(inputs, asked.top_k or 5, self._engine.limits)
+        check_masks(inputs, asked.top_k or 5, served.tokenizer, self._engine.limits)
         targets = None if asked.targets is None else target_ids(served.tokenizer, asked.targets)
         codec = FillMask(
             served.tokenizer,

@@ -3,13 +3,21 @@
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import mul
 from typing import Any
 
 from fastapi import APIRouter, Response
+from tokenizers import Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.interface import Aggregation, Answer, Answered, Classified, Filled, Tagged
-from bert_core.masked_language_model import MASK, FillMask, PseudoPerplexity, target_ids
+from bert_core.masked_language_model import (
+    MASK,
+    FillMask,
+    PseudoPerplexity,
+    count_masks,
+    target_ids,
+)
 from bert_core.model.strategies import find_strategy
 from bert_core.tasks import answers
 from bert_core.tasks.answers import BoundedQuestions, answering, classified, tagged
@@ -136,7 +144,7 @@ class TaskRoutes(Routes):
         """Finds likely words for each [MASK]."""
         model = self._engine.traffic.find_able(request.model, MASKED_TOKEN)
         inputs = Inputs.of(request.inputs)
-        check_masks(inputs, request.top_k, self._engine.limits)
+        check_masks(inputs, request.top_k, model.tokenizer, self._engine.limits)
         targets = None
         if request.targets is not None:
             targets = target_ids(model.tokenizer, request.targets)
@@ -249,12 +257,13 @@ def base64_of(vector: FloatArray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
-def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:
+def check_masks(inputs: Inputs, top_k: int, tokenizer: Tokenizer, limits: Limits) -> None:
     """Raises `RequestError` for a text without [MASK], and for too long an answer.
 
     Each candidate for each [MASK] comes with its whole text.
     """
-    size = top_k * sum(text.count(MASK) * len(text) for text in inputs.items)
+    counts = [count_masks(text, tokenizer) for text in inputs.items]
+    size = top_k * sum(map(mul, counts, map(len, inputs.items)))
     if size > limits.max_answer_characters:
         detail = (
             f"texts with {MASK} filled have {size} characters,"
@@ -262,8 +271,8 @@ def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:
         )
         remedy = "ask for fewer candidates, fewer masks or shorter texts"
         raise RequestError(413, "Too long an answer", detail, field="inputs", remedy=remedy)
-    for number, text in enumerate(inputs.items):
-        if MASK not in text:
+    for number, count in enumerate(counts):
+        if not count:
             raise RequestError(
                 422,
                 f"No {MASK}",

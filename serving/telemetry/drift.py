@@ -14,11 +14,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
-from bert_core.tokenizer import special_token_ids
 from bert_core.training_statistics import (
     ANSWER,
     LENGTH_EDGES,

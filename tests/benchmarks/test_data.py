@@ -14,10 +14,11 @@ import torch
 from benchmarks import data, preparation
 from benchmarks.data import LoadingSettings, measure_loading, print_loading
 from bert_core.errors import UserError
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.batches import BatchSource
 from bert_core.text.encoding import split_sentences
 from bert_core.text.shards import ShardIndex, write_index, write_shard
-from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_wordpiece, wordpiece_tokenizer
+from bert_core.tokenizer import save_tokenizer, train_wordpiece, wordpiece_tokenizer
 
 VOCABULARY = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(95))]
 

@@ -13,7 +13,7 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.hugging_face.bert import BERT
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.tokenizer import SPECIAL_TOKENS
+from bert_core.special_tokens import SPECIAL_TOKENS
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from bert_core.model_folder import (
     weight_files,
 )
 from bert_core.predictor import load_predictor
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import head_answers
-from bert_core.tokenizer import SPECIAL_TOKENS
 
 WORDS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"]
 MODEL, MASKED, PRETRAINED, CLASSIFIER, TAGGER, READER, CHOOSER, NEXT, DECODER = (
@@ -326,7 +326,7 @@ REFUSED = {
     ),
     "cross attention": ({"said": {"add_cross_attention": True}}, "add_cross_attention"),
     "quantized": ({"said": {"quantization_config": {"bits": 4}}}, "quantization_config"),
-    "other model": ({"said": {"model_type": "roberta"}}, "model_type 'roberta'"),
+    "other model": ({"said": {"model_type": "deberta"}}, "model_type 'deberta'"),
     "no segments": ({"said": {"type_vocab_size": 0}}, "type_vocab_size"),
     "other size": ({"said": {"intermediate_size": 64}}, "intermediate"),
     "fewer layers": ({"said": {"num_hidden_layers": 1}}, "layers.1"),

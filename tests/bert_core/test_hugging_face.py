@@ -17,7 +17,8 @@ from bert_core.hugging_face.family import UnknownWeightError
 from bert_core.hugging_face.headers import TensorHeader, read_weights_header
 from bert_core.model.bert import Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
-from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.tokenizer import wordpiece_tokenizer
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 TIED = {

@@ -28,7 +28,8 @@ from bert_core.errors import UserError
 from bert_core.lineage import Lineage, read_lineage
 from bert_core.model.bert import HEADS, Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
-from bert_core.tokenizer import SPECIAL_TOKENS, train_wordpiece, wordpiece_tokenizer
+from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.tokenizer import train_wordpiece, wordpiece_tokenizer
 
 WORDS = ["a", "b", "##b", "hello", "wo", "##rld", "e", "##e", "中", ",", "!"]
 
@@ -193,7 +194,7 @@ def test_names_damage_without_checksums(folder):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta'"),
+        ({"model_type": "deberta"}, "model_type 'deberta'"),
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"vocab_size": 10}, "has the shape"),

@@ -25,9 +25,10 @@ from bert_core.model.layout import Packed
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.portable import load_padded_model
 from bert_core.predictor import load_predictor
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.catalog import TASKS, task_config, task_of
 from bert_core.tasks.task import add_task_head, head_answers
-from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
 from bert_core.training.layers import draw_anew
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}

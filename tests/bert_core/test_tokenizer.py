@@ -4,19 +4,18 @@ import os
 import random
 import subprocess
 import sys
+from base64 import b64encode
 from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 
+from bert_core.special_tokens import SPECIAL_TOKENS, TokenizerError, special_token_ids
 from bert_core.tokenizer import (
-    SPECIAL_TOKENS,
-    TokenizerError,
     load_tokenizer,
     num_embeddings,
     save_tokenizer,
-    special_token_ids,
     tokenizer_hash,
     train_wordpiece,
     wordpiece_tokenizer,
@@ -313,6 +312,14 @@ def test_other_models_of_words_are_run(tmp_path, path):
         assert found.ids == tokenizer.encode("a hello").ids
 
 
+UNIGRAM = {"type": "Unigram", "vocab": [["<unk>", 0.0]], "unk_id": 0}
+
+
+def charsmap(replacements):
+    """A map of characters as SentencePiece has it, for a tokenizer.json."""
+    return b64encode((4).to_bytes(4, "little") + bytes(4) + replacements).decode()
+
+
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
@@ -321,6 +328,13 @@ def test_other_models_of_words_are_run(tmp_path, path):
         ("normalizer", REPLACE | {"pattern": {"String": ""}}, "pattern of its own, Replace"),
         ("normalizer", {"type": "Prepend", "prepend": "x" * 1000}, "Prepend"),
         ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "Precompiled"),
+        (
+            "normalizer",
+            # A trie of four bytes, then what characters become.
+            {"type": "Precompiled", "precompiled_charsmap": charsmap(b"a\0" + b"b" * 65 + b"\0")},
+            "longer, Precompiled",
+        ),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": 5}, "longer, Precompiled"),
         ("normalizer", {"type": "ByteLevel"}, "ByteLevel"),
         ("normalizer", {"type": 5}, "does not have, 5"),
         ("normalizer", {}, "without a type"),
@@ -331,17 +345,22 @@ def test_other_models_of_words_are_run(tmp_path, path):
             {"type": "Sequence", "normalizers": [{"type": "NFKD"}] * 100},
             "Sequence of over",
         ),
-        ("pre_tokenizer", {"type": "ByteLevel"}, "ByteLevel"),
-        ("pre_tokenizer", {"type": "Metaspace"}, "Metaspace"),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 5}, "FixedLength"),
+        ("pre_tokenizer", {"type": "Metaspace"}, "damaged tokenizer"),
         (
             "pre_tokenizer",
             {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated"},
             "pattern of its own, Split",
         ),
         ("pre_tokenizer", nested("Sequence", PRE, {"type": "Split"}, 2), "Split"),
-        ("post_processor", {"type": "ByteLevel"}, "post_processor"),
+        ("post_processor", {"type": "Odd"}, "post_processor"),
         ("decoder", {"type": "Replace"}, "a decoder that"),
-        ("model", {"type": "Unigram"}, "Unigram"),
+        ("model", {"type": "Other"}, "Other"),
+        ("model", {"type": "Unigram"}, "damaged vocabulary"),
+        ("model", UNIGRAM | {"vocab": [["<unk>", "0"]]}, "give each piece a score"),
+        ("model", UNIGRAM | {"vocab": [["x" * 1001, 0.0]]}, "long piece"),
+        ("model", UNIGRAM | {"unk_id": None}, "lacks its unk_id"),
+        ("model", UNIGRAM | {"unk_id": 1}, "lacks its unk_id"),
         ("model", {"max_input_chars_per_word": 10**9}, "max_input_chars_per_word"),
         ("model", {"max_input_chars_per_word": 0}, "max_input_chars_per_word"),
         ("model", {"max_input_chars_per_word": True}, "max_input_chars_per_word"),

@@ -8,7 +8,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from bert_core.errors import UserError
-from bert_core.tokenizer import SPECIAL_TOKENS, load_tokenizer, wordpiece_tokenizer
+from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.tokenizer import load_tokenizer, wordpiece_tokenizer
 from bert_core.tokenizer_settings import longest_row
 
 LETTERS = "abcdeéèüßŞşİıIÅåñÑΣσςАБабЁё漢字かなカ한글ไทยनम"

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tokenizer import special_token_ids, train_wordpiece
+from bert_core.tokenizer import train_wordpiece
 from bert_core.training_statistics import (
     Lengths,
     TrainingStatistics,

@@ -19,7 +19,8 @@ from example_requests import example_requests, request_schemas
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.tokenizer import wordpiece_tokenizer
 
 BODY_BYTES = 2 << 20
 """What the default limits let in."""

@@ -9,7 +9,7 @@ from running import serving
 from sentence_transformers import CrossEncoder
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, pipeline
 
-from bert_core.tokenizer import SPECIAL_TOKENS
+from bert_core.special_tokens import SPECIAL_TOKENS
 
 WORDS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"]
 PAIRS = [("a b c", "d e"), ("x y", "z z z"), ("q", "r s t u")]

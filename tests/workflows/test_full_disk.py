@@ -17,9 +17,10 @@ from bert_core.features.states import stored_states
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.squad import Question
 from bert_core.text.shards import write_array, write_bytes, write_shard
-from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokenizer
+from bert_core.tokenizer import save_tokenizer, wordpiece_tokenizer
 from serving.keys import add_key
 from serving.rollout.aliases import Pointer, WatchStatus, switch_pointer, write_status
 from serving.rollout.cache import add_folder

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.shards import (
     PARTS,
     FileEntry,
@@ -24,7 +25,7 @@ from bert_core.text.shards import (
     verify_shards,
 )
 from bert_core.text.sources import CorpusPart
-from bert_core.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows import preparation, prepare
 from workflows.preparation import Preparation, _groups
 

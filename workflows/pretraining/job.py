@@ -14,10 +14,11 @@ import numpy as np
 
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
-from bert_core.new_pieces import CONTINUING, old_pieces
+from bert_core.new_pieces import old_pieces
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
 from bert_core.training.checkpoint_folder import MANIFEST
+from bert_core.word_marks import CONTINUING
 from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder

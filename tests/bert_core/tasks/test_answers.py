@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.answers import LabelScores, answered, answering, classified, tagged
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.question_answering import QuestionAnswering
-from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
 
 BEST = {"text": "b c", "start": 2, "end": 5, "score": 2.0, "probability": 0.6}
 NEXT = {"text": "b", "start": 2, "end": 3, "score": 1.0, "probability": 0.3}

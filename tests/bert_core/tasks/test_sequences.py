@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from bert_core.special_tokens import SPECIAL_TOKENS, special_token_ids
 from bert_core.tasks.sequences import (
     TooManyTokensError,
     Windows,
@@ -18,12 +19,7 @@ from bert_core.tasks.sequences import (
 )
 from bert_core.tasks.tagged_sentences import WordColumns, read_conll
 from bert_core.tasks.word_rows import best_windows, encode_words, word_windows
-from bert_core.tokenizer import (
-    SPECIAL_TOKENS,
-    special_token_ids,
-    train_wordpiece,
-    wordpiece_tokenizer,
-)
+from bert_core.tokenizer import train_wordpiece, wordpiece_tokenizer
 
 
 def published_windows(num_tokens, room, stride):

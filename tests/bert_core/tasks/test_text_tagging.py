@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.sequences import TooManyTokensError
 from bert_core.tasks.tagged_sentences import TaggedSentence, WordColumns, read_conll
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging, visible_span, word_spans
-from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
 
 
 def words_of(text):

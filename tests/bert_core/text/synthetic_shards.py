@@ -13,6 +13,7 @@ from bert_core.text.shards import (
     write_index,
     write_shard,
 )
+from bert_core.word_marks import BEGINS
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12], [13, 14]]]
@@ -21,9 +22,9 @@ DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12], [13, 14]]]
 def vocabulary(size: int = 30_000) -> Vocabulary:
     special = np.zeros(size, dtype=bool)
     special[[PAD, CLS, SEP, MASK]] = True
-    continuation = np.zeros(size, dtype=bool)
-    continuation[size // 2 :] = True
-    return Vocabulary(size, MASK, CLS, SEP, PAD, special, continuation)
+    marks = np.full(size, BEGINS, dtype=np.uint8)
+    marks[size // 2 :] = 0  # these continue a word
+    return Vocabulary(size, MASK, CLS, SEP, PAD, special, marks)
 
 
 def synthetic_shards(

@@ -8,6 +8,7 @@ from synthetic_shards import CLS, MASK, SEP, vocabulary
 from bert_core.settings import BatchSettings, RowSettings
 from bert_core.text.masking import Masker, max_predictions, next_tokens, prediction_counts
 from bert_core.text.rng import CounterHash, permutation, ragged_arange
+from bert_core.word_marks import begins_word
 
 NUM_ROWS, LENGTH = 2000, 128
 
@@ -116,7 +117,7 @@ def test_places_are_equally_likely():
 
 def test_whole_words_are_hidden_together():
     input_ids, lengths, masked = mask(RowSettings(whole_word=True))
-    continues = vocabulary().is_continuation[input_ids]
+    continues = ~begins_word(input_ids, vocabulary().marks)
     chosen = np.zeros(len(input_ids), bool)
     chosen[masked.positions] = True
     wanted = prediction_counts(lengths, RowSettings(), LENGTH)

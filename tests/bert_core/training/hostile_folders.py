@@ -28,11 +28,12 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.quantization import read_precision
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.classification import Text
 from bert_core.tasks.task import add_task_head
 from bert_core.text.shards import open_shards, verify_shards
-from bert_core.tokenizer import SPECIAL_TOKENS, load_tokenizer, save_tokenizer, wordpiece_tokenizer
+from bert_core.tokenizer import load_tokenizer, save_tokenizer, wordpiece_tokenizer
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
 

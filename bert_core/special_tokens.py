@@ -1,0 +1,81 @@
+"""The special tokens of a vocabulary: BERT's, or those that RoBERTa has in their place."""
+
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from bert_core.errors import UserError
+
+
+class TokenizerError(UserError):
+    """A tokenizer file that is missing, damaged or not BERT's."""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The five special tokens by name, and how many `sep` stand between the texts of a pair."""
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+    num_between: int = 1
+
+    @property
+    def all(self) -> tuple[str, str, str, str, str]:
+        """The five, in the order of their ids in a vocabulary trained here."""
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+
+BERT_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>", num_between=2)
+"""Rows are `<s> A </s>`, of pairs `<s> A </s></s> B </s>` (Liu et al. 2019, arXiv 1907.11692)."""
+
+SPECIAL_TOKENS = BERT_TOKENS.all
+
+
+@dataclass(frozen=True)
+class SpecialTokenIds:
+    """The ids of the five special tokens in one vocabulary; `num_between` as in their names."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+    num_between: int = 1
+
+    @property
+    def all(self) -> tuple[int, int, int, int, int]:
+        """The five ids, in the order of `SPECIAL_TOKENS`."""
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+    @property
+    def num_of_pair(self) -> int:
+        """Special tokens of a row of two texts."""
+        return 2 + self.num_between
+
+
+def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
+    """The names that the vocabulary has for all five; BERT's where it has neither set whole."""
+    if tokenizer.token_to_id(BERT_TOKENS.cls) is None and all(
+        tokenizer.token_to_id(token) is not None for token in ROBERTA_TOKENS.all
+    ):
+        return ROBERTA_TOKENS
+    return BERT_TOKENS
+
+
+def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
+    """Looks the special tokens up by name; raises `TokenizerError` if one is missing."""
+    names = special_tokens(tokenizer)
+    ids = {token: tokenizer.token_to_id(token) for token in names.all}
+    missing = [token for token, index in ids.items() if index is None]
+    if missing:
+        raise TokenizerError(
+            "the vocabulary lacks special tokens",
+            ", ".join(missing),
+            f"use a vocabulary with {' '.join(BERT_TOKENS.all)} or {' '.join(ROBERTA_TOKENS.all)}",
+        )
+    found = (index for index in ids.values() if index is not None)
+    return SpecialTokenIds(*found, num_between=names.num_between)

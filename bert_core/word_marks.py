@@ -1,0 +1,121 @@
+"""Where words begin, by what a vocabulary writes in its tokens: `##ing`, `Ġhouse`, `▁house`."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from unicodedata import category
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from bert_core.special_tokens import special_tokens
+
+CONTINUING = "##"
+"""How a word piece begins that continues a word, in vocabularies of WordPiece."""
+
+BEGINS, _ENDS, SPACE = 1, 2, 4
+"""A token that begins a word, one after which another begins, and one that is white space alone."""
+
+Marks = npt.NDArray[np.uint8]
+
+
+def begins_word(ids: npt.NDArray[np.integer[Any]], marks: Marks) -> npt.NDArray[np.bool_]:
+    """Whether each token begins a word, bool [T], of tokens [T] in their order; the first does.
+
+    A word is a run of letters and digits, or a sign, with the space before it. `marks`
+    [vocabulary] are those of `word_marks`.
+    """
+    of_tokens = marks[ids]
+    begins = (of_tokens & BEGINS) != 0
+    begins[1:] |= (of_tokens[:-1] & _ENDS) != 0
+    begins[1:] &= (of_tokens[:-1] & SPACE) == 0
+    begins[:1] = True
+    return begins
+
+
+def word_marks(tokenizer: Tokenizer) -> Marks:
+    """What each token of the vocabulary says of words, uint8 [vocabulary], for `begins_word`."""
+    known = _KNOWN.get(tokenizer)
+    if known is None:
+        known = _KNOWN[tokenizer] = _read(tokenizer)
+    return known
+
+
+# Reading a vocabulary takes longer than cutting a short text up. It goes with its tokenizer.
+_KNOWN: WeakKeyDictionary[Tokenizer, Marks] = WeakKeyDictionary()
+
+
+def _read(tokenizer: Tokenizer) -> Marks:
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    marks = np.full(1 + max(vocabulary.values(), default=0), BEGINS, dtype=np.uint8)
+    mark = space_mark(tokenizer)
+    if mark is None:
+        marks[[each for token, each in vocabulary.items() if token.startswith(CONTINUING)]] = 0
+        return marks
+    special = set(special_tokens(tokenizer).all)
+    as_bytes = _byte_letters() if mark == BYTE_SPACE else None
+    for token, index in vocabulary.items():
+        if token in special:
+            marks[index] = BEGINS | _ENDS
+            continue
+        text = token.removeprefix(mark)
+        begins = text != token
+        if as_bytes is not None:
+            text = bytes(as_bytes.get(each, 0) for each in text).decode(errors="ignore")
+        is_space = token == mark or (bool(text) and text.isspace())
+        begins |= is_space or (bool(text) and not _is_of_word(text[0]))  # else part of a character
+        ends = bool(text) and not _is_of_word(text[-1])
+        marks[index] = BEGINS * begins | _ENDS * ends | SPACE * is_space
+    return marks
+
+
+def _is_of_word(character: str) -> bool:
+    return category(character)[0] in "LNM"
+
+
+BYTE_SPACE = "\u0120"
+"""What a space is written as in a vocabulary of bytes."""
+
+
+def space_mark(tokenizer: Tokenizer) -> str | None:
+    """What the vocabulary writes for the space before a word; None where it marks the rest of it.
+
+    That of bytes (Radford et al. 2019), or that of SentencePiece.
+    """
+    for step in _pre_tokenizers(tokenizer):
+        if step["type"] == "ByteLevel":
+            return BYTE_SPACE
+        if step["type"] == "Metaspace":
+            return step["replacement"]
+    return None
+
+
+def behind_spaces(tokenizer: Tokenizer, words: Iterable[str]) -> list[str]:
+    """Words as they are to be encoded each alone: as if they stood behind a space.
+
+    So they come with one where the tokenizer adds none at the beginning of a text.
+    """
+    for step in _pre_tokenizers(tokenizer):
+        if step["type"] == "ByteLevel" and not step["add_prefix_space"]:
+            return [word and f" {word}" for word in words]
+        if step["type"] == "Metaspace" and step.get("prepend_scheme", "always") == "never":
+            return [word and f" {word}" for word in words]
+    return list(words)
+
+
+def _pre_tokenizers(tokenizer: Tokenizer) -> list[Mapping[str, Any]]:
+    step = tokenizer.pre_tokenizer
+    if step is None:
+        return []
+    described = json.loads(step.__getstate__())  # of the tokenizer it would be all its vocabulary
+    return described["pretokenizers"] if described["type"] == "Sequence" else [described]
+
+
+def _byte_letters() -> dict[str, int]:
+    """The byte of each letter in a vocabulary of bytes (the published code of GPT-2)."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {chr(byte): byte for byte in shown}
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return letters | {chr(0x100 + number): byte for number, byte in enumerate(hidden)}
