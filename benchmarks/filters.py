@@ -27,7 +27,7 @@ from bert_core.text.pieces import Corpus, ScanRecord
 from bert_core.text.quality import chosen_rules
 from bert_core.text.screening import Screening, conclude, screen_piece
 from bert_core.text.sources import evaluation_parts, find_parts
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 BARE, SCRUB = "no filter", "--scrub email phone iban card"
 _SAMPLE_BYTES, _VOCABULARY = 10_000_000, 30_000

@@ -115,6 +115,24 @@ class RowSettings(BaseModel):
         return max(0.0, 1 - self.mask_token_share - self.random_token_share)
 
 
+_NEXT_TOKENS = {
+    "masked_token_loss": "next_token_loss",
+    "masked_token_accuracy": "next_token_accuracy",
+    "perplexity": "next_token_perplexity",
+}
+"""Names of their own: losses of masked and of next tokens, of other questions, must not meet."""
+
+
+def metric_name(objective: Objective, name: str) -> str:
+    """What a figure of masked tokens is called under an objective: left to right, of next ones."""
+    return _NEXT_TOKENS.get(name, name) if objective == "left_to_right" else name
+
+
+def predicted(objective: Objective) -> str:
+    """What is predicted, in words: `masked-token` or `next-token`."""
+    return "next-token" if objective == "left_to_right" else "masked-token"
+
+
 class BatchSettings(BaseModel):
     """How many rows make a step, and how they are divided for one forward pass."""
 

@@ -10,13 +10,11 @@ import base64
 import hashlib
 import json
 from codecs import BOM_UTF8
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import numpy as np
 from tokenizers import (
     AddedToken,
     Tokenizer,
@@ -25,7 +23,6 @@ from tokenizers import (
     normalizers,
     pre_tokenizers,
     processors,
-    trainers,
 )
 
 from bert_core.disk import atomic_write
@@ -224,9 +221,6 @@ def _fault_of_added_tokens(added: list[dict[str, Any]], tokenizer: Tokenizer) ->
     return None
 
 
-_COUNT_CHARACTERS = 1 << 20
-
-
 def num_embeddings(tokenizer: Tokenizer) -> int:
     """Rows an embedding needs: one more than the highest id, which a vocabulary may not reach.
 
@@ -261,11 +255,11 @@ def wordpiece_tokenizer(
         tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
     else:
         tokenizer.add_tokens(list(added_tokens))
-    tokenizer.post_processor = _template(tokenizer)
+    tokenizer.post_processor = row_template(tokenizer)
     return tokenizer
 
 
-def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
+def row_template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
     """`[CLS] A [SEP] B [SEP]`, as the rows of every task are made, or as RoBERTa has it."""
     names, special = special_tokens(tokenizer), special_token_ids(tokenizer)
     cls, sep = names.cls, names.sep
@@ -275,95 +269,6 @@ def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
         pair=f"{cls}:0 $A:0 {between} $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
-
-
-def train_wordpiece(
-    texts: Iterable[str],
-    vocabulary_size: int,
-    *,
-    lowercase: bool,
-    alphabet_coverage: float = 0.9995,
-    least_alphabet: int = 1000,
-    min_frequency: int = 2,
-) -> Tokenizer:
-    """Trains a vocabulary of at most `vocabulary_size` entries, special tokens included.
-
-    Its characters are the most frequent ones: `least_alphabet` of them, or as many more as make up
-    `alphabet_coverage` of the text (0.9995 is SentencePiece's default). Chinese needs thousands.
-    `texts` is walked through twice, so a one-shot iterator is held in memory. The same texts give
-    the same tokenizer to the byte: the trainer of `tokenizers` numbers the `##` characters in the
-    order of a randomly seeded hash map (its issue 1794) and cuts the alphabet at random among
-    equally frequent characters, so both are fixed here before it starts.
-    Raises `TokenizerError` when the texts hold no character or the alphabet fills the vocabulary.
-    """
-    if isinstance(texts, Iterator):
-        texts = list(texts)
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    counts = _count_normalized_characters(texts, normalizer)
-    by_frequency = sorted(counts, key=lambda char: (-counts[char], char))
-    covered = np.cumsum([counts[char] for char in by_frequency])
-    wanted = np.searchsorted(covered, alphabet_coverage * covered[-1]) + 1 if counts else 0
-    alphabet = sorted(by_frequency[: max(least_alphabet, int(wanted))])
-    continuing = [
-        f"##{char}"
-        for char in alphabet
-        if len(pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(f"a{char}"))) == 1
-    ]
-    fixed = [*SPECIAL_TOKENS, *continuing]
-    if not alphabet or len(fixed) + len(alphabet) > vocabulary_size:
-        raise TokenizerError(
-            "no vocabulary can be trained",
-            f"{len(alphabet)} different characters for {vocabulary_size} entries",
-            "ask for a larger vocabulary, or a lower alphabet coverage"
-            if alphabet
-            else "give more text",
-        )
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=min_frequency,
-        special_tokens=fixed,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=False,
-    )
-    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learner.normalizer = normalizer
-    learner.pre_tokenizer = pre_tokenizer
-    learner.train_from_iterator(texts, trainer)
-    return wordpiece_tokenizer(learner.get_vocab(), lowercase=lowercase)
-
-
-def _count_normalized_characters(
-    texts: Iterable[str], normalizer: normalizers.Normalizer
-) -> Counter[str]:
-    """Counts characters as the trainer sees them.
-
-    BERT's normalisation looks at one character at a time, so counting the raw characters and
-    normalising each of them once is exact, and hundreds of times cheaper.
-    """
-    raw = np.zeros(0x110000, dtype=np.int64)
-    held: list[str] = []
-    num_held = 0
-    for text in texts:
-        held.append(text)
-        num_held += len(text)
-        if num_held >= _COUNT_CHARACTERS:
-            _add_character_counts(raw, held)
-            held, num_held = [], 0
-    _add_character_counts(raw, held)
-    counts: Counter[str] = Counter()
-    for code in np.flatnonzero(raw):
-        for char in normalizer.normalize_str(chr(code)):
-            if not char.isspace():
-                counts[char] += int(raw[code])
-    return counts
-
-
-def _add_character_counts(raw: np.ndarray, texts: list[str]) -> None:
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-    found = np.bincount(codes)
-    raw[: len(found)] += found
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -404,7 +309,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    tokenizer.post_processor = _template(tokenizer)
+    tokenizer.post_processor = row_template(tokenizer)
     unknown = special_tokens(tokenizer).unk
     knows_bytes = space_mark(tokenizer) == BYTE_SPACE
     # Added ones are not found for unknown words.

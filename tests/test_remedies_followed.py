@@ -14,7 +14,7 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import class_warnings
 from bert_core.tasks.tagging import Tagging
 from bert_core.text.pieces import HELDOUT, TRAIN, choose_documents
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from bert_core.training.loop import NonFiniteLossError
 from serving.keys import read_keys
 from serving.new_key import main as new_key

@@ -44,13 +44,8 @@ from bert_core.text.shards import (
     write_index,
 )
 from bert_core.text.sources import CorpusError, CorpusPart, evaluation_parts
-from bert_core.tokenizer import (
-    load_tokenizer,
-    num_embeddings,
-    save_tokenizer,
-    tokenizer_hash,
-    train_wordpiece,
-)
+from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer, tokenizer_hash
+from bert_core.tokenizer_training import TokenizerKind, train_tokenizer
 from workflows.clusters.tasks import run_tasks
 from workflows.corpus_report import REPORT_NAME, corpus_page
 from workflows.progress import ProgressLine
@@ -67,6 +62,7 @@ class Preparation:
     parts: list[CorpusPart]
     tokenizer: str | None
     vocabulary_size: int
+    tokenizer_kind: TokenizerKind
     cased: bool
     alphabet_coverage: float
     tokenizer_sample_bytes: int
@@ -210,10 +206,12 @@ def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:
                 extend_tokenizer(load_tokenizer(plan.tokenizer), texts, plan.new_pieces), path
             )
     else:
-        with ProgressLine(f"training the tokenizer on {total / 1e6:,.1f} MB", 2 * total) as line:
-            note = "then the merges"
+        size = total if plan.tokenizer_kind == "bpe" else 2 * total  # others read it twice
+        with ProgressLine(f"training the tokenizer on {total / 1e6:,.1f} MB", size) as line:
+            note = "then the vocabulary"
             texts = SampleTexts(plan.work, corpus, lambda size: line.advance(size, note))
-            trained = train_wordpiece(
+            trained = train_tokenizer(
+                plan.tokenizer_kind,
                 texts,
                 plan.vocabulary_size,
                 lowercase=not plan.cased,

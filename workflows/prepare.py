@@ -19,6 +19,7 @@ from bert_core.text.quality import chosen_rules
 from bert_core.text.shards import HELDOUT_BYTES, ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, evaluation_parts, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.tokenizer_training import TokenizerKind
 from workflows.command import run_command
 from workflows.output_folder import (
     absolute_output,
@@ -103,6 +104,11 @@ class PrepareSettings(CommandLineSettings):
     vocabulary_size: int = Field(
         default=30_000, ge=100, description="size of the trained vocabulary"
     )
+    tokenizer_kind: TokenizerKind = Field(
+        default="wordpiece",
+        description="what to train: wordpiece (BERT), bpe of bytes (RoBERTa, ModernBERT), or"
+        " unigram (XLM-RoBERTa)",
+    )
     cased: bool = Field(default=False, description="keep capitals and accents when training it")
     alphabet_coverage: float = Field(
         default=0.9995,
@@ -175,6 +181,15 @@ class PrepareSettings(CommandLineSettings):
             raise ValueError("new_pieces are added to those of a tokenizer: give --tokenizer")
         return self
 
+    @model_validator(mode="after")
+    def _what_is_trained_has_these(self) -> Self:
+        if self.tokenizer_kind != "wordpiece" and self.tokenizer is not None:
+            raise ValueError("no tokenizer is trained: leave out --tokenizer_kind, or --tokenizer")
+        coverage = type(self).model_fields["alphabet_coverage"].default
+        if self.tokenizer_kind == "bpe" and self.alphabet_coverage != coverage:
+            raise ValueError("bytes make up all characters: leave out --alphabet_coverage")
+        return self
+
 
 def prepare(settings: PrepareSettings) -> Path:
     """Prepares the text, or finishes it, or finds it finished; returns the folder of the shards.
@@ -239,6 +254,8 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
         trained = ["vocabulary_size", "cased", "alphabet_coverage"]
         trained += [] if settings.new_pieces else ["tokenizer_sample_bytes"]
         values |= dict.fromkeys(trained)
+    if values["tokenizer_kind"] == "wordpiece":
+        del values["tokenizer_kind"]
     for name in _LATER_OPTIONS:  # unused, they leave the plan as it was before there were any
         if not values[name]:
             del values[name]

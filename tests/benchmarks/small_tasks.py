@@ -9,7 +9,7 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 

@@ -18,7 +18,8 @@ from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.batches import BatchSource
 from bert_core.text.encoding import split_sentences
 from bert_core.text.shards import ShardIndex, write_index, write_shard
-from bert_core.tokenizer import save_tokenizer, train_wordpiece, wordpiece_tokenizer
+from bert_core.tokenizer import save_tokenizer, wordpiece_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 
 VOCABULARY = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(95))]
 

@@ -32,7 +32,8 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.task import add_task_head
 from bert_core.text.shards import open_shards
-from bert_core.tokenizer import load_tokenizer, train_wordpiece
+from bert_core.tokenizer import load_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 
 SCORES = [{"label": "up", "score": 0.7}, {"label": "down", "score": 0.3}]
 ENTITY = {"type": "PER", "text": "Ada", "start": 4, "end": 7, "score": 0.9}

@@ -29,7 +29,8 @@ from bert_core.lineage import Lineage, read_lineage
 from bert_core.model.bert import HEADS, Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.special_tokens import SPECIAL_TOKENS
-from bert_core.tokenizer import train_wordpiece, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 
 WORDS = ["a", "b", "##b", "hello", "wo", "##rld", "e", "##e", "中", ",", "!"]
 

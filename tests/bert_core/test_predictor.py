@@ -26,7 +26,7 @@ from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
 from bert_core.tasks.text_tagging import TextTagging
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TEXTS = [Text("one two " * n, None, answer) for n, answer in ((1, "a"), (9, "b"), (4, None))]

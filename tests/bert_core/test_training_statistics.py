@@ -14,7 +14,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from bert_core.training_statistics import (
     Lengths,
     TrainingStatistics,

@@ -17,7 +17,7 @@ from bert_core.config import SIZES
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tasks.catalog import TASKS
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from workflows.clusters.settings import ClusterSettings, tpu_slice
 from workflows.settings import LAYERS
 

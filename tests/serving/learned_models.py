@@ -17,7 +17,7 @@ from bert_core.tasks.squad import Answer, Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, hidden_states
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 FILMS = {
     "A lovely film.": "positive",

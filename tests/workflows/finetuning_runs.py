@@ -17,7 +17,7 @@ from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker, worker_th
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from workflows.command import run_command
 from workflows.finetune import opened_job, parse
 from workflows.finetuning.results import write_results

@@ -27,7 +27,8 @@ from bert_core.text.shards import (
     write_index,
     write_shard,
 )
-from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
+from bert_core.tokenizer import save_tokenizer, tokenizer_hash
+from bert_core.tokenizer_training import train_wordpiece
 from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.job import continue_from, find_start, find_teacher

@@ -84,6 +84,11 @@ def test_the_command_line_is_checked(tmp_path, capsys):
     assert "heldout_share" in refused(capsys, output, "--text", path, "--heldout_share", 1.5)
     code, _, err = run(capsys, "--output", output)
     assert code == 2 and "text" in err and err.count("\n") == 1
+    bytes_of = ["--text", path, "--tokenizer_kind", "bpe"]
+    assert "leave out --alphabet_coverage" in refused(
+        capsys, output, *bytes_of, "--alphabet_coverage", 0.9
+    )
+    assert "no tokenizer is trained" in refused(capsys, output, *bytes_of, "--tokenizer", tmp_path)
 
 
 def test_input_that_cannot_be_used_is_refused_before_anything_starts(tmp_path, capsys):
@@ -139,6 +144,25 @@ def test_text_becomes_shards(tmp_path, capsys, ray_cluster):
     text = tokenizer.decode(first.tokens[: first.sentences[1]].tolist())
     assert text.replace(" ", "") in Path(paths[0]).read_text().lower().replace(" ", "")
     assert [source["num_documents"] for source in index.sources] == [22, 22, 22]
+
+
+@pytest.mark.ray
+def test_bytes_and_likeliest_pieces_may_be_trained(tmp_path, capsys, ray_cluster):
+    paths = write_texts(tmp_path / "texts")
+    for kind, model in (("bpe", "BPE"), ("unigram", "Unigram")):
+        output = tmp_path / kind
+        code, out, err = run(
+            capsys,
+            *("--text", *paths, "--output", output, "--vocabulary_size", 800),
+            *("--tokenizer_kind", kind, "--cased"),
+        )
+        assert code == 0 and "unknown tokens: 0 (0.0000%)" in out, err
+        verify_shards(output)
+        tokenizer = load_tokenizer(output)
+        assert json.loads(tokenizer.to_str())["model"]["type"] == model
+        shard = open_shards(output).shards[0]
+        sentence = tokenizer.decode(shard.tokens[: shard.sentences[1]].tolist()).strip()
+        assert sentence in Path(paths[0]).read_text()
 
 
 @pytest.mark.ray

@@ -25,7 +25,8 @@ from pretraining_runs import (
 )
 
 from bert_core.text.shards import open_shards
-from bert_core.tokenizer import save_tokenizer, train_wordpiece
+from bert_core.tokenizer import save_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 from workflows.pretrain import main
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import open_run

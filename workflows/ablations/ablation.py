@@ -14,8 +14,10 @@ from statistics import fmean
 import yaml
 
 from bert_core.config import ModelConfig, training_flops
+from bert_core.settings import metric_name
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
+from workflows.ablations.equal_time import of_equal_time
 from workflows.ablations.settings import (
     AblateSettings,
     LearnedTask,
@@ -40,7 +42,7 @@ from workflows.pretraining.job import (
     find_start,
     tokens_per_word,
 )
-from workflows.pretraining.settings import PretrainSettings, metric_name
+from workflows.pretraining.settings import PretrainSettings
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
 from workflows.runs.folder import RunFolder, open_run, write_atomically
@@ -97,8 +99,9 @@ class AblationOutcome:
 
     `tasks` are the sweeps over its encoders by what a task is called, in the order given, those
     that have begun; their only axis is VARIANT. `wanted_tasks` are all. `recipe` says in sentences
-    how all encoders were trained and how they learn. `wall_seconds` is the time of all starts, in
-    which `at_once` runs trained side by side.
+    how all encoders were trained and how they learn. `minutes` are those of each pre-training where
+    they are equal, else None. `wall_seconds` is the time of all starts, in which `at_once` runs
+    trained side by side.
     """
 
     name: str
@@ -111,6 +114,7 @@ class AblationOutcome:
     recipe: tuple[str, ...] = ()
     wall_seconds: float = 0.0
     at_once: int = 1
+    minutes: float | None = None
 
     @property
     def reference(self) -> VariantOutcome:
@@ -361,6 +365,7 @@ class Ablation(PlannedRuns[AblateSettings]):
             recipe=self.recipe,
             wall_seconds=self.seconds(),
             at_once=at_once,
+            minutes=settings.minutes,
         )
 
 
@@ -394,11 +399,16 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         **({} if settings.control is None else {"control": _data_hash(settings.control)}),
         "tasks": _tasks_recipe(settings, shards, fewest_layers=fewest_layers(to_train)),
         "seeds": settings.seeds,
+        **({} if settings.minutes is None else {"minutes": settings.minutes}),
     }
     name = settings.name or f"{settings.study}-{settings_hash(recipe)}"
     with ExitStack() as opened:
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
+        if settings.minutes is not None:
+            to_train = of_equal_time(
+                settings, folder, list(zip(variants, to_train, strict=True)), prepared
+            )
         planned = [
             PlannedVariant(
                 opened.enter_context(
@@ -438,6 +448,8 @@ def described_recipe(
         f"{phase.sequence_length} tokens"
         for phase, batch in zip(settings.phases, settings.batches, strict=True)
     )
+    if settings.minutes is not None:
+        steps = f"as many steps as take {settings.minutes:g} minutes, in the shares of {steps}"
     reads = "All encoders see the same text"
     if settings.control is not None:
         reads = f"All encoders but the control, which sees {settings.control.name}, see one text"

@@ -31,6 +31,40 @@ def adaptation_verdict(outcome: AblationOutcome) -> str:
     )
 
 
+def equal_time_verdict(outcome: AblationOutcome) -> str:
+    """Which variant has the lower loss after the same minutes, and when it had what others have."""
+    variants = [each for each in outcome.variants if each.is_finished]
+    if outcome.minutes is None or len(variants) < len(outcome.variants):
+        return ""
+    curves = {each.title: minutes_curve(each) for each in variants}
+    best = min(curves, key=lambda title: curves[title][-1][1])
+    parts = [f"{title} {curve[-1][1]:.4f}" for title, curve in curves.items()]
+    said = f"after {outcome.minutes:g} minutes each, {', '.join(parts)} {_unit(variants)}"
+    others = [curve for title, curve in curves.items() if title != best]
+    reached = [
+        minutes for minutes, loss in curves[best] if loss <= min(each[-1][1] for each in others)
+    ]
+    if others and reached:
+        said += f"; {best} is there after {reached[0]:.0f} minutes"
+    return said
+
+
+def minutes_curve(variant: VariantOutcome) -> list[tuple[float, float]]:
+    """Minutes of training, and bits per byte of held-out text there; nats where bytes are unknown.
+
+    All variants predict the same tokens, so the one is in proportion to the other.
+    """
+    loss = variant.curve[-1][1]
+    bits = variant.figures.get("heldout/bits_per_byte", loss)
+    minutes = variant.seconds / 60 / variant.curve[-1][0]
+    return [(step * minutes, each * bits / loss) for step, each in variant.curve]
+
+
+def _unit(variants: Sequence[VariantOutcome]) -> str:
+    known = all("heldout/bits_per_byte" in each.figures for each in variants)
+    return "bits per byte" if known else "nats a token"
+
+
 def pretraining_table(outcome: AblationOutcome, paper: PaperAblation) -> Table:
     """What each pre-training reached on held-out documents, at the last step."""
     papers = paper.perplexity
@@ -102,7 +136,23 @@ def curve_figures(outcome: AblationOutcome) -> list[Figure]:
         "Masked": [each for each in pretrained if not is_next_token(each)],
         "Next": [each for each in pretrained if is_next_token(each)],
     }
-    return [_curves(title, variants) for title, variants in groups.items() if variants]
+    figures = [_curves(title, variants) for title, variants in groups.items() if variants]
+    if outcome.minutes is not None and pretrained:
+        figures.insert(0, _over_minutes(pretrained))
+    return figures
+
+
+def _over_minutes(variants: Sequence[VariantOutcome]) -> Figure:
+    unit = _unit(variants)
+    title = f"{unit[0].upper()}{unit[1:]} over minutes of training, held out"
+    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
+    for variant in variants:
+        curve = minutes_curve(variant)
+        color = MARK if variant.is_reference else SHADES[-1]
+        label = f"{variant.title}, {curve[-1][1]:.4f}"
+        chart.line(*zip(*curve, strict=True), color=color, label=label).set_label(label)
+    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    return chart.finish("over-minutes", caption="", alt=title)
 
 
 def _curves(objective: str, variants: Sequence[VariantOutcome]) -> Figure:

@@ -15,7 +15,12 @@ from typing import Any
 
 from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
-from workflows.ablations.held_out import adaptation_verdict, curve_figures, pretraining_table
+from workflows.ablations.held_out import (
+    adaptation_verdict,
+    curve_figures,
+    equal_time_verdict,
+    pretraining_table,
+)
 from workflows.ablations.studies import ADAPTATION, ADAPTED, CONTROL, find_study
 from workflows.paper.published import (
     DASH,
@@ -170,6 +175,7 @@ def verdict(findings: AblationFindings) -> str:
     """Which variants differ from the reference beyond the noise of seeds, in one line."""
     parts = (
         adaptation_verdict(findings.outcome),
+        equal_time_verdict(findings.outcome),
         _control_verdict(findings),
         _task_verdict(findings),
     )

@@ -47,7 +47,9 @@ class AblationRun:
         if not left:
             return True
         refuse_a_full_disk([planned.job for planned in left])
-        at_once = min(self._driver.at_once, len(left))
+        # Of equal time are runs that share no machine.
+        most = len(left) if ablation.settings.minutes is None else 1
+        at_once = min(self._driver.at_once, most)
         with SweepTable(ablation.variants, row=variant_row, called="pre-trainings") as table:
             return self._driver.train(
                 ablation.variants,

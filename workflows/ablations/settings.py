@@ -3,7 +3,7 @@
 What is set for pre-training holds for all variants, but for what the study varies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from workflows.ablations.studies import (
     ADAPTATION,
+    BLOCK,
     STUDIES,
     chosen_variants,
     find_study,
@@ -118,6 +119,12 @@ class AblateSettings(PretrainSettings):
         " study adaptation",
     )
     seeds: int = Field(default=3, ge=1, description="fine-tuning runs of each; seeds start at 0")
+    minutes: float | None = Field(
+        default=None,
+        gt=0,
+        description="minutes of pre-training of each variant: as many steps as fit, measured"
+        " before, in the shares of --phases; the variants are trained one after the other",
+    )
     finetuning: LearningSettings = Field(default_factory=LearningSettings)
     at_once: int | None = Field(
         default=None,
@@ -139,6 +146,10 @@ class AblateSettings(PretrainSettings):
                 "a variant with workflows/pretrain.py and its settings.yaml"
             )
         return tracking
+
+    @classmethod
+    def _reads_one_text(cls, values: Mapping[str, Any]) -> bool:
+        return values.get("study") == BLOCK or super()._reads_one_text(values)
 
 
 @dataclass(frozen=True)

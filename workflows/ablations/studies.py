@@ -1,7 +1,7 @@
 """What an ablation varies: settings of pre-training go in, the variants of a study come out.
 
-The studies are those of Devlin et al. 2018, tables 5, 6 and 8, one of the masking rate, and the
-controls of continued pre-training.
+The studies are those of Devlin et al. 2018, tables 5, 6 and 8, one of the masking rate, one of the
+block, and the controls of continued pre-training.
 """
 
 from collections.abc import Callable, Sequence
@@ -141,6 +141,18 @@ def shapes_around(own: Shape) -> dict[Shape, str]:
     return found
 
 
+BLOCK = "block"
+
+
+def _blocks(settings: PretrainSettings) -> list[Variant]:
+    del settings
+    modern = {"model.block": "modern", "model.position_embedding": "rotary"}
+    return [
+        Variant("bert", "the paper's block", {"model.block": "bert"}, is_reference=True),
+        Variant("modern", "modern block", modern),
+    ]
+
+
 ADAPTATION, ADAPTED, CONTROL = "adaptation", "adapted", "control"
 _NO_LEARNING_RATE = 1e-60
 """0 in single precision: changes no weight."""
@@ -192,6 +204,12 @@ STUDIES: dict[str, Study] = {
         ),
         TABLE_6,
         _sizes,
+    ),
+    BLOCK: Study(
+        "Does the modern block learn more than the paper's, of as many parameters?",
+        ("model.block", "model.position_embedding"),
+        NO_TABLE,
+        _blocks,
     ),
     ADAPTATION: Study(
         "Does continued pre-training on this text help, beyond as much of it on other text?",

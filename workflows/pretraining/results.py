@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model_folder import save_model_folder
+from bert_core.settings import metric_name, predicted
 from bert_core.special_tokens import special_token_ids
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
@@ -16,11 +17,7 @@ from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
 from workflows.pretraining.job import PretrainingJob, Start
 from workflows.pretraining.phases import described
-from workflows.pretraining.settings import (
-    PretrainSettings,
-    metric_name,
-    predicted,
-)
+from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import initial_model, turn
 from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records

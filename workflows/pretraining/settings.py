@@ -1,8 +1,6 @@
-"""The settings of a pre-training run, each with its unit; the defaults are the paper's base.
+"""The settings of a pre-training run, each with its unit; the defaults are the paper's base."""
 
-Also what metrics are called under an objective, and rows and masks in words.
-"""
-
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,7 +12,6 @@ from bert_core.settings import (
     BINS_VERSION,
     BatchSettings,
     DistillationSettings,
-    Objective,
     PretrainingOptimizerSettings,
     RowSettings,
 )
@@ -168,10 +165,15 @@ class PretrainSettings(RunSettings):
     @classmethod
     def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
         """The modern block reads one text: that is the default of rows with it."""
-        model, rows = (values.get(name, {}) for name in ("model", "rows"))
-        if isinstance(model, dict) and model.get("block") == "modern" and isinstance(rows, dict):
-            return values | {"rows": {"objective": "mlm", "input_format": "full_sentences"} | rows}
-        return values
+        rows = values.get("rows", {})
+        if not cls._reads_one_text(values) or not isinstance(rows, dict):
+            return values
+        return values | {"rows": {"objective": "mlm", "input_format": "full_sentences"} | rows}
+
+    @classmethod
+    def _reads_one_text(cls, values: Mapping[str, Any]) -> bool:
+        model = values.get("model")
+        return isinstance(model, dict) and model.get("block") == "modern"
 
     @model_validator(mode="after")
     def _the_block_can_be_trained_so(self) -> Self:
@@ -413,24 +415,6 @@ class PretrainSettings(RunSettings):
             },
             "optimizer": {"warmup_share": None, "schedule": "linear", "decay_share": 0.1},
         }
-
-
-_NEXT_TOKENS = {
-    "masked_token_loss": "next_token_loss",
-    "masked_token_accuracy": "next_token_accuracy",
-    "perplexity": "next_token_perplexity",
-}
-"""Names of their own: losses of masked and of next tokens, of other questions, must not meet."""
-
-
-def metric_name(objective: Objective, name: str) -> str:
-    """What a figure of masked tokens is called under an objective: left to right, of next ones."""
-    return _NEXT_TOKENS.get(name, name) if objective == "left_to_right" else name
-
-
-def predicted(objective: Objective) -> str:
-    """What is predicted, in words: `masked-token` or `next-token`."""
-    return "next-token" if objective == "left_to_right" else "masked-token"
 
 
 class AdaptSettings(PretrainSettings):

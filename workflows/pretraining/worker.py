@@ -23,7 +23,7 @@ from bert_core.pretraining import (
     compute_loss,
     evaluate_pretraining,
 )
-from bert_core.settings import Objective, RowSettings
+from bert_core.settings import Objective, RowSettings, metric_name
 from bert_core.text.batches import BatchSource, Replay, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
@@ -33,7 +33,7 @@ from bert_core.training.checkpoint import load_checkpoint
 from bert_core.training.loop import StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule, stable_schedule
 from workflows.clusters.workers import Worker
-from workflows.pretraining.settings import PretrainSettings, metric_name, out_of_memory_remedy
+from workflows.pretraining.settings import PretrainSettings, out_of_memory_remedy
 from workflows.training.run import Backend, RunParts, backend_of
 
 _COUNTED_ROWS = 2048

@@ -10,7 +10,7 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 TAGS = {"the": "O", "cats": "O", "sat": "O", "Anna": "B-PER", "Bob": "B-PER", "Rome": "B-LOC"}
 

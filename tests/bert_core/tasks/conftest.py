@@ -7,7 +7,8 @@ from parity import random_model
 
 from bert_core.tasks import docstring_tasks
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tokenizer import load_tokenizer, train_wordpiece
+from bert_core.tokenizer import load_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 

@@ -27,7 +27,7 @@ from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, task_loss
 from bert_core.tasks.text_embedding import TextEmbedding
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 WORDS = ["ba", "keli", "monu", "rashi", "to", "vuza", "bali", "shito"]
 TEXTS = [" ".join(WORDS[n % 8 :] + WORDS[: n % 5]) for n in range(10)]

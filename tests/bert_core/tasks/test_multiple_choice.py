@@ -19,7 +19,7 @@ from bert_core.tasks.multiple_choice import (
 )
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import task_loss
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 SWAG_HEADER = ["", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
 SWAG = [

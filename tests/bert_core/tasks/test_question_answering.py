@@ -12,7 +12,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question, read_squad
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import task_loss
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 SHORT = QuestionAnswering(max_length=24, stride=7, no_answer=True)

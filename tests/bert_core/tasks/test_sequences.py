@@ -19,7 +19,8 @@ from bert_core.tasks.sequences import (
 )
 from bert_core.tasks.tagged_sentences import WordColumns, read_conll
 from bert_core.tasks.word_rows import best_windows, encode_words, word_windows
-from bert_core.tokenizer import train_wordpiece, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 
 
 def published_windows(num_tokens, room, stride):

@@ -12,7 +12,7 @@ from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 WORDS = ["the", "cats", "sat", "on", "Anna's", "mat", "dogs", "run", "slowly", "away-from", "Bob"]
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")

@@ -19,7 +19,7 @@ from bert_core.tasks.retrieval import normalized
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import add_task_head, compute_outputs
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from bert_core.training.loop import dropout_seed
 
 CPU = torch.device("cpu")

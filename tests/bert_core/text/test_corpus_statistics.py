@@ -12,7 +12,7 @@ from bert_core.text.pieces import read_piece, scan_parts
 from bert_core.text.screening import MOST_EXAMPLES
 from bert_core.text.shards import write_shard
 from bert_core.text.sources import find_parts
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 
 @pytest.fixture

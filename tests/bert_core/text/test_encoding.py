@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.encoding import SentenceEncoder, split_sentences
-from bert_core.tokenizer import train_wordpiece, wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 
 
 def test_abbreviations_and_quotations_do_not_end_a_sentence():

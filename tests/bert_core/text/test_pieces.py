@@ -26,7 +26,7 @@ from bert_core.text.pieces import (
 )
 from bert_core.text.shards import map_shard
 from bert_core.text.sources import CorpusError, find_parts
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 
 
 @pytest.fixture

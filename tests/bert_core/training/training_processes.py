@@ -35,7 +35,7 @@ from bert_core.tasks.coupled_batches import CoupledBatchSource, told_steps, vect
 from bert_core.tasks.task import add_task_head
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
 from bert_core.text.collation import PretrainingBatch
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from bert_core.training import ranks
 from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
 from bert_core.training.loop import TrainingState, compiled

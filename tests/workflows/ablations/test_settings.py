@@ -117,7 +117,8 @@ def settings_of(*arguments):
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != ADAPTATION])
 def test_a_study_varies_its_own_fields_and_nothing_else(name):
-    settings = settings_of("--preset", "mini")
+    one_text = ("--rows.objective", "mlm", "--rows.input_format", "full_sentences")
+    settings = settings_of("--preset", "mini", *(one_text if name == "block" else ()))
     before = settings.model_dump(exclude={"name"})
     seen = []
     for variant in chosen_variants(name, settings, ()):
@@ -180,6 +181,20 @@ def test_other_sizes_are_as_many_times_their_own():
     for own in ((2, 128, 2), (8, 512, 8), (3, 192, 3), (5, 640, 10)):
         assert own in shapes_around(own)
         assert all(width % heads == 0 for _, width, heads in shapes_around(own))
+
+
+def test_both_blocks_read_one_text_and_differ_in_nothing_else():
+    settings = parsed("--study", "block", "--model.hidden_dropout_prob", "0.05")
+    assert (settings.rows.objective, settings.rows.input_format) == ("mlm", "full_sentences")
+    papers, modern = (
+        variant_settings(settings, variant) for variant in chosen_variants("block", settings, ())
+    )
+    assert modern.model.block == "modern" and papers.model.block == "bert"
+    assert papers.rows == modern.rows and papers.optimizer == modern.optimizer
+    assert papers.model.hidden_dropout_prob == modern.model.hidden_dropout_prob == 0.05
+    (_, last) = chosen_variants("block", settings_of(), ())
+    with pytest.raises(UserError, match="both ways"):
+        variant_settings(settings_of(), last)
 
 
 def test_some_variants_come_with_the_reference_in_the_studys_order():

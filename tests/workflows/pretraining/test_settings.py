@@ -5,11 +5,7 @@ from bert_core.config import SIZES, ModernConfig
 from bert_core.errors import UserError
 from bert_core.settings import BINS_VERSION, RowSettings
 from workflows.pretraining.phases import described
-from workflows.pretraining.settings import (
-    ModelSettings,
-    Phase,
-    PretrainSettings,
-)
+from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
 
 HEADS = {"num_attention_heads": 12}

@@ -14,7 +14,8 @@ from bert_core.settings import BatchSettings, DistillationSettings, RowSettings
 from bert_core.text.batches import BatchSource
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import open_shards
-from bert_core.tokenizer import load_tokenizer, train_wordpiece
+from bert_core.tokenizer import load_tokenizer
+from bert_core.tokenizer_training import train_wordpiece
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import parse_command_line

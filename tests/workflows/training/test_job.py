@@ -16,7 +16,7 @@ from bert_core.lineage import read_lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.text.shards import open_shards
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from workflows.finetuning import results as finetuning_results
 from workflows.pretraining import results as pretraining_results
 from workflows.pretraining.job import PretrainingJob

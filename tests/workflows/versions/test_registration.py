@@ -11,7 +11,7 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer_training import train_wordpiece
 from serving.registry import sqlite_path, sqlite_uri
 from workflows.runs.mlflow_run import open_client
 from workflows.versions.model_card import model_card

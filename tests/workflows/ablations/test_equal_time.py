@@ -1,0 +1,112 @@
+"""Variants of equal time: how many steps they get, and what a report says of them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from ablation_runs import ablation_settings, objective, write_inputs
+from pretraining_runs import Channel, worker_threads
+
+from workflows.ablations import equal_time
+from workflows.ablations.ablation import opened_ablation
+from workflows.ablations.equal_time import with_minutes
+from workflows.ablations.held_out import equal_time_verdict, minutes_curve
+from workflows.ablations.report import write_ablation_report
+from workflows.clusters.workers import Worker
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.worker import pretraining_parts
+from workflows.runs.storage import open_storage
+from workflows.settings import parse_command_line
+from workflows.training.run import TrainingRun
+
+PHASES = '[{"sequence_length": 64, "steps": 90}, {"sequence_length": 128, "steps": 10}]'
+
+
+def test_steps_are_scaled_to_the_minutes():
+    options = ["--phases", PHASES, "--optimizer.warmup_steps", "10", "--evaluation.every_steps"]
+    settings = parse_command_line(PretrainSettings, [*options, "20"])
+    timed = with_minutes(settings, (0.1, 0.6), 10)  # 15 seconds become 600
+    assert [phase.steps for phase in timed.phases] == [3600, 400]
+    assert (timed.optimizer.warmup_steps, timed.evaluation.every_steps) == (400, 800)
+    short = with_minutes(settings, (0.1, 0.6), 0.001)
+    assert [phase.steps for phase in short.phases] == [1, 1]
+
+
+@pytest.fixture
+def block_settings(tmp_path):
+    inputs = write_inputs(tmp_path / "inputs")
+    return ablation_settings(tmp_path, inputs, study="block", minutes=0.05)
+
+
+def train(planned):
+    job = planned.job
+    worker = Worker(0, 1, torch.device("cpu"), Channel())
+    with worker_threads():
+        parts = pretraining_parts(job.settings, job.shards.folder, worker, job.folder.path)
+        TrainingRun(parts, worker, job.folder.path).train()
+    (job.folder.path / "artifacts").mkdir()
+    planned.finish()
+
+
+def test_both_blocks_are_trained_for_the_same_time_and_compared(
+    tmp_path, block_settings, monkeypatch
+):
+    storage = open_storage(str(tmp_path))
+    # What a task of Ray does, in this process: `tests/workflows/test_ablate.py` has the cluster.
+    monkeypatch.setattr(equal_time, "_SECONDS", 0.1)
+
+    def measured(settings, shards, gpus):
+        assert not gpus or not settings.cluster.use_gpu
+        values = settings.model_dump(mode="json")
+        with worker_threads():
+            phases = range(len(settings.phases))
+            return [equal_time._time_steps(values, number, shards, 1) for number in phases]
+
+    monkeypatch.setattr(equal_time, "_measured", measured)
+    with opened_ablation(block_settings, storage) as ablation:
+        names = [planned.name for planned in ablation.variants]
+        known = json.loads((ablation.folder.path / "seconds_per_step.json").read_text())
+        for planned in ablation.variants:
+            (seconds,) = known[planned.variant.name]
+            steps = planned.job.settings.total_steps
+            assert steps == max(1, round(3 / seconds)), "3 seconds"
+            train(planned)
+        outcome = ablation.outcome(at_once=1)
+
+    def refused(*_):
+        raise AssertionError("it is measured already")
+
+    monkeypatch.setattr(equal_time, "_measured", refused)
+    with opened_ablation(block_settings, storage) as again:
+        assert [planned.name for planned in again.variants] == names
+        assert not again.left()
+
+    assert [variant.name for variant in outcome.variants] == ["bert", "modern"]
+    papers, modern = outcome.variants
+    assert papers.is_reference and papers.question == modern.question
+    for variant in outcome.variants:
+        minutes, loss = minutes_curve(variant)[-1]
+        assert minutes == pytest.approx(variant.seconds / 60)
+        assert loss == pytest.approx(variant.figures["heldout/masked_token_loss"])
+    findings = write_ablation_report(outcome, tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert equal_time_verdict(findings.outcome) in text
+    assert "0.05 minutes each" in text
+    svg = (tmp_path / "report" / "pretraining.svg").read_text()
+    assert "over minutes of training" in svg and "modern block" in svg
+
+
+def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
+    made_up = objective()
+    curves = ((100, 4.0), (200, 3.0)), ((100, 2.9), (200, 2.5))
+    figures = [{"heldout/masked_token_loss": curve[-1][1]} for curve in curves]
+    first, second = (
+        replace(variant, curve=curve, figures=figure, seconds=3600.0)
+        for variant, curve, figure in zip(made_up.variants[:2], curves, figures, strict=True)
+    )
+    outcome = replace(made_up, variants=(first, second), minutes=60.0)
+    said = equal_time_verdict(outcome)
+    assert said.startswith("after 60 minutes each, ") and "nats a token" in said
+    assert said.endswith(f"{second.title} is there after 30 minutes")
+    assert equal_time_verdict(replace(outcome, minutes=None)) == ""

@@ -1,0 +1,130 @@
+"""Variants of equal time: the seconds of their steps are measured, and their steps chosen by that.
+
+The measurement is made once, and kept: a later start of the ablation trains the same steps.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_core.strict_files import read_json_object
+from workflows.ablations.settings import AblateSettings
+from workflows.ablations.studies import Variant
+from workflows.pretraining.settings import PretrainSettings
+from workflows.runs.folder import RunFolder, write_atomically
+
+_FILE = "seconds_per_step.json"
+_WARM_UP_STEPS, _FEWEST_STEPS = 3, 5
+_SECONDS = 30.0
+"""Of each phase of each variant."""
+
+
+def of_equal_time(
+    settings: AblateSettings,
+    folder: RunFolder,
+    variants: Sequence[tuple[Variant, PretrainSettings]],
+    shards: Path,
+) -> list[PretrainSettings]:
+    """The settings of the variants with as many steps as take `settings.minutes`.
+
+    Phases keep their shares of the steps. What is not there yet is measured on the cluster.
+    """
+    assert settings.minutes is not None
+    path = folder.path / _FILE
+    known = read_json_object(path, is_optional=True)
+    for variant, each in variants:
+        if variant.name not in known:
+            known[variant.name] = _measured(each, shards, settings.gpus_per_trial)
+            write_atomically(path, json.dumps(known, indent=1) + "\n")
+    timed = [
+        with_minutes(each, known[variant.name], settings.minutes) for variant, each in variants
+    ]
+    for (variant, _), each in zip(variants, timed, strict=True):
+        seconds = 60 * settings.minutes / each.total_steps
+        print(f"timing   {variant.title}: {seconds:.3f} s a step, {each.total_steps:,} steps")
+    return timed
+
+
+def with_minutes(
+    settings: PretrainSettings, seconds_per_step: Sequence[float], minutes: float
+) -> PretrainSettings:
+    """The settings with all steps times a factor, so that they take these minutes.
+
+    `seconds_per_step` are those of each phase. Warm-up and evaluations keep their shares.
+    """
+    pairs = zip(settings.phases, seconds_per_step, strict=True)
+    factor = 60 * minutes / sum(phase.steps * seconds for phase, seconds in pairs)
+
+    def scaled(steps: int) -> int:
+        return max(1, round(factor * steps))
+
+    optimizer, evaluation = settings.optimizer, settings.evaluation
+    return settings.model_copy(
+        update={
+            "phases": [
+                phase.model_copy(update={"steps": scaled(phase.steps)}) for phase in settings.phases
+            ],
+            "optimizer": optimizer.model_copy(
+                update={"warmup_steps": round(factor * optimizer.warmup_steps)}
+            ),
+            "evaluation": evaluation.model_copy(
+                update={"every_steps": scaled(evaluation.every_steps)}
+            ),
+        }
+    )
+
+
+def _measured(settings: PretrainSettings, shards: Path, gpus: float) -> list[float]:
+    """Seconds of a step of each phase, measured by a task with the place of a run."""
+    import ray
+
+    from workflows.clusters.tasks import connect
+    from workflows.sweeps.training import TrialPlace
+
+    connect()
+    place = TrialPlace.of(settings.cluster, gpus)
+    task: Any = ray.remote(num_cpus=place.threads, num_gpus=place.gpus, max_retries=0)(_time_steps)
+    values = settings.model_dump(mode="json")
+    return [
+        ray.get(task.remote(values, number, shards.absolute(), place.threads))
+        for number in range(len(settings.phases))
+    ]
+
+
+def _time_steps(values: dict[str, Any], phase: int, shards: Path, num_threads: int) -> float:
+    """Runs in a task: the mean seconds of a step of a phase, behind some that warm up."""
+    import torch
+
+    from workflows.clusters.workers import Worker
+    from workflows.pretraining.worker import pretraining_parts
+    from workflows.training.backend import RemainingSteps
+
+    torch.set_num_threads(num_threads)
+    torch.set_flush_denormal(True)
+    settings = PretrainSettings.model_validate(values)
+    endless = settings.phases[phase].model_copy(update={"steps": 1 << 40})
+    settings = settings.model_copy(update={"phases": [endless]})
+    device = torch.device("cuda" if settings.cluster.use_gpu else "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        parts = pretraining_parts(settings, shards, Worker(0, 1, device, None), Path(folder))
+        steps = RemainingSteps(
+            parts.state,
+            parts.batches(0),
+            parts.compute_loss,
+            parts.total_steps,
+            parts.learning_rate,
+            settings,
+            lambda: False,
+            print,
+        )
+        results = parts.backend.results(steps)
+        for _ in range(_WARM_UP_STEPS):
+            next(results)
+        begin, count = time.monotonic(), 0
+        while count < _FEWEST_STEPS or time.monotonic() - begin < _SECONDS:
+            next(results)
+            count += 1
+        return (time.monotonic() - begin) / count
