@@ -162,6 +162,27 @@ SIZES: dict[str, ModelConfig] = {
 """Base and large of the paper, and the compact models of Turc et al. 2019 (arXiv 1908.08962)."""
 
 
+def gated_size(width: int) -> int:
+    """The width of a gated feed-forward layer with as many parameters as the paper's 4 x width.
+
+    It has three maps for two; a multiple of 64.
+    """
+    return max(64, round(width / 24) * 64)
+
+
+MODERN_SIZES: dict[str, ModernConfig] = {
+    name: ModernConfig(
+        num_hidden_layers=size.num_hidden_layers,
+        hidden_size=size.hidden_size,
+        num_attention_heads=size.num_attention_heads,
+        intermediate_size=gated_size(size.hidden_size),
+        global_rope_theta=10_000.0,
+    )
+    for name, size in SIZES.items()
+}
+"""The same sizes in the modern block."""
+
+
 def forward_flops(
     config: ModelConfig,
     *,

@@ -159,9 +159,10 @@ class OptimizerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["adamw", "lamb"] = Field(
+    name: Literal["adamw", "lamb", "stableadamw"] = Field(
         default="adamw",
-        description="adamw (the paper), or lamb for large batches",
+        description="adamw (the paper), lamb for large batches, or stableadamw, whose updates are"
+        " clipped where gradients grow at once",
     )
     peak_learning_rate: float = Field(
         default=1e-4, gt=0, description="learning rate at the end of the warm-up"

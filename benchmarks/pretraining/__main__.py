@@ -1,4 +1,4 @@
-"""Compare pre-training throughput with transformers' BertForPreTraining: a table and JSON.
+"""Compare pre-training throughput with transformers' own model: a table and JSON.
 
 `python -m benchmarks.pretraining --device cuda --preset base --sequence_length 512 --lengths
 natural`; same weights, same rows, losses and gradient norms asserted equal without dropout and
@@ -8,7 +8,7 @@ pydantic and, for the peers, transformers. The JSON is updated as soon as a figu
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ import torch
 
 from benchmarks.measurement import CLOCKS, device_named, device_state, measured_peaks, surroundings
 from benchmarks.pretraining.ablation import ablate, chosen_rows
-from benchmarks.pretraining.arms import Contestant, Rows, Task, contestants, make_rows, rows_for
+from benchmarks.pretraining.arms import (
+    Contestant,
+    Rows,
+    Task,
+    contestants,
+    has_pairs,
+    make_rows,
+    rows_for,
+)
 from benchmarks.pretraining.rounds import (
     TrainingArm,
     as_prepared,
@@ -26,7 +34,7 @@ from benchmarks.pretraining.rounds import (
     summary,
 )
 from benchmarks.results import ResultsSoFar
-from bert_core.config import SIZES, ModelConfig, training_flops
+from bert_core.config import MODERN_SIZES, SIZES, ModelConfig, training_flops
 from bert_core.errors import UserError
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -42,6 +50,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining", description=__doc__)
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
     parser.add_argument("--preset", choices=tuple(SIZES), default="tiny", help="size of the model")
+    parser.add_argument(
+        "--block", choices=("bert", "modern"), default="bert", help="modern: that of ModernBERT"
+    )
     parser.add_argument("--vocab", type=int, default=30_522, help="entries of the vocabulary")
     parser.add_argument("--batch", type=int, default=16, help="rows of a step on the CPU")
     parser.add_argument(
@@ -49,7 +60,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--sequence_length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--lengths", choices=("full", "natural"), default="full")
-    parser.add_argument("--dropout", type=float, default=0.1, help="on hidden states")
+    parser.add_argument(
+        "--dropout", type=float, help="on hidden states: 0.1, in the modern block none"
+    )
     parser.add_argument(
         "--attention_dropout", type=float, help="0.1 on the CPU; packed rows on CUDA have none"
     )
@@ -75,6 +88,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
     options = parser.parse_args(arguments)
+    if options.block == "modern":  # trained without
+        options.dropout, options.attention_dropout = options.dropout or 0.0, 0.0
+    elif options.dropout is None:
+        options.dropout = 0.1
     for name, value in DEFAULTS[options.device].items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -146,12 +163,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_task(options: argparse.Namespace, device: torch.device) -> Task:
     """The computation to time: on the CPU in float32, on CUDA under bfloat16 autocast."""
-    config = SIZES[options.preset].model_copy(
+    sizes: Mapping[str, ModelConfig] = SIZES if options.block == "bert" else MODERN_SIZES
+    config = sizes[options.preset].model_copy(
         update={
             "vocab_size": options.vocab,
             "hidden_dropout_prob": options.dropout,
             "attention_probs_dropout_prob": options.attention_dropout,
             "max_position_embeddings": max(512, options.sequence_length),
+            "pad_token_id": 0,
         }
     )
     natural, length = options.lengths == "natural", options.sequence_length
@@ -225,13 +244,14 @@ def compare(
 
 def step_flops(config: ModelConfig, rows: Rows) -> float:
     """Model FLOPs of a step over the real tokens, the same for every arm."""
+    num_rows = len(rows.lengths) if has_pairs(config) else 0
     return training_flops(
         config,
         num_tokens=rows.num_tokens,
         sum_of_squared_lengths=sum(length**2 for length in rows.lengths),
         num_predictions=rows.num_predictions,
-        num_rows=len(rows.lengths),
-        num_read=rows.num_predictions + len(rows.lengths),
+        num_rows=num_rows,
+        num_read=rows.num_predictions + num_rows,
     )
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bert_core.config import IGNORE_INDEX, ModelConfig
+from bert_core.config import IGNORE_INDEX, ModelConfig, ModernConfig
 from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.modern_bert import MODERN_BERT
 from bert_core.model.bert import Bert
 from bert_core.pretraining import compute_loss
 from bert_core.text import collation
@@ -155,8 +156,10 @@ def packed_bins(rows: Rows, parts: int) -> list[PretrainingBatch]:
     ]
 
 
-def their_inputs(rows: Rows, parts: int) -> list[dict[str, Any]]:
+def their_inputs(rows: Rows, parts: int, *, pairs: bool = True) -> list[dict[str, Any]]:
     """What transformers' model is called with, a part of the rows each, dealt out like cards.
+
+    Segments and whether they follow one another are for a model of `pairs` alone.
 
     There is no mask where nothing is padding, which lets it use its fastest attention. All parts
     have the same number of rows, and all but the same number of predictions.
@@ -165,10 +168,16 @@ def their_inputs(rows: Rows, parts: int) -> list[dict[str, Any]]:
     return [
         {
             "input_ids": rows.input_ids[mine],
-            "token_type_ids": rows.token_type_ids[mine],
             "attention_mask": None if real.all() else real[mine].long(),
             "labels": rows.labels[mine],
-            "next_sentence_label": rows.next_sentence[mine],
+            **(
+                {
+                    "token_type_ids": rows.token_type_ids[mine],
+                    "next_sentence_label": rows.next_sentence[mine],
+                }
+                if pairs
+                else {}
+            ),
         }
         for mine in _dealt(rows, parts)
     ]
@@ -359,7 +368,7 @@ def _theirs(
         run = plain if mode is None else torch.compile(plain, mode=mode)
         placed = [
             {name: None if each is None else each.to(task.device) for name, each in inputs.items()}
-            for inputs in their_inputs(task.rows, parts)
+            for inputs in their_inputs(task.rows, parts, pairs=has_pairs(task.config))
         ]
         losses = [_autocast(partial(run, inputs), task) for inputs in placed]
         return Trial(model, losses, _optimizer(model))
@@ -370,11 +379,18 @@ def _theirs(
 def our_model(config: ModelConfig, device: torch.device) -> Bert:
     """A fresh model of ours, the same each time."""
     torch.manual_seed(0)
-    return Bert.for_pretraining(config).to(device)
+    return Bert.for_pretraining(config, next_sentence=has_pairs(config)).to(device)
+
+
+def has_pairs(config: ModelConfig) -> bool:
+    """Whether the model reads pairs, and is asked whether the second follows the first."""
+    return not isinstance(config, ModernConfig)
 
 
 def their_model(config: ModelConfig, attention: str, device: torch.device) -> nn.Module:
     """Transformers' model with the weights of `our_model`."""
+    if isinstance(config, ModernConfig):
+        return _their_modern_model(config, attention, device)
     from transformers import BertConfig, BertForPreTraining
 
     values = config.model_dump(exclude={"position_embedding"})
@@ -383,6 +399,20 @@ def their_model(config: ModelConfig, attention: str, device: torch.device) -> nn
     # Theirs has the tied weights under a second name each.
     state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
     state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
+    theirs.load_state_dict(state)
+    return nn.Module.to(theirs, device)
+
+
+def _their_modern_model(config: ModernConfig, attention: str, device: torch.device) -> nn.Module:
+    """Projects masked tokens alone, as ours does."""
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    theirs = ModernBertForMaskedLM._from_config(
+        ModernBertConfig(**MODERN_BERT.write_config(config), sparse_prediction=True),
+        attn_implementation=attention,
+    )
+    state = MODERN_BERT.to_theirs(our_model(config, torch.device("cpu")).state_dict())
+    state["decoder.weight"] = state["model.embeddings.tok_embeddings.weight"]
     theirs.load_state_dict(state)
     return nn.Module.to(theirs, device)
 

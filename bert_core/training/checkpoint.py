@@ -36,7 +36,7 @@ from bert_core.training.checkpoint_folder import (
 from bert_core.training.loop import LOWER_THE_LEARNING_RATE, TrainingState
 from bert_core.training.ranks import world_size
 
-MOMENTS_PER_WEIGHT = {"adamw": 2, "lamb": 2}
+MOMENTS_PER_WEIGHT = {"adamw": 2, "lamb": 2, "stableadamw": 2}
 """Tensors of a weight's size that each optimizer keeps for it."""
 
 

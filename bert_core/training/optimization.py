@@ -1,4 +1,4 @@
-"""Optimizers (AdamW, LAMB), the learning rate as a function of the step, clipping of gradients."""
+"""Optimizers, the learning rate as a function of the step, clipping of gradients."""
 
 # pyright: reportPrivateImportUsage=false
 # torch's operations on lists of tensors have no public names; its own optimizers use these.
@@ -14,15 +14,11 @@ from torch import Tensor, nn
 from bert_core.settings import OptimizerSettings
 
 
-class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2), with phi the identity.
+class _RatedAdam(torch.optim.Optimizer):
+    """Adam's update of each parameter, times a ratio of its own, which a subclass says.
 
-    Groups without weight decay (biases, layer norms) take the plain Adam update with no trust
-    ratio, as in the authors' released code and NVIDIA's; the paper's algorithm makes no such
-    exception. The global gradient norm is clipped by the loop, as NVIDIA's version does inside.
     All arithmetic stays on the device: a step never waits for it. On an accelerator an operation
-    is one kernel for all tensors of a group, but for the last, in which each weight has a ratio of
-    its own.
+    is one kernel for all tensors of a group, but for the last, in which each weight has its ratio.
     """
 
     def __init__(
@@ -69,20 +65,84 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_add_(roots, group["eps"])
         updates = torch._foreach_div(means, [1 - beta1**step for step in steps])
         torch._foreach_div_(updates, roots)
-        if not group["weight_decay"]:
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        ratios = self._ratios(parameters, updates, gradients, roots, group)
+        if ratios is None:
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
-            return
-        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-        ratios = _trust_ratios(parameters, updates)
-        torch._foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
+        else:
+            torch._foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
+
+    def _ratios(
+        self,
+        parameters: list[Tensor],
+        updates: Sequence[Tensor],
+        gradients: list[Tensor],
+        roots: Sequence[Tensor],
+        group: dict[str, Any],
+    ) -> list[Tensor] | None:
+        """The ratio of each parameter, 0-d; None where all are 1.
+
+        `roots` are those of the mean squared gradients.
+        """
+        raise NotImplementedError
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
-        if not state:  # the names torch.optim.AdamW uses, so that one checkpoint format serves both
+        if not state:  # the names torch.optim.AdamW uses, so that one checkpoint format serves all
             state["step"] = torch.tensor(0.0)  # on the host: reading it waits for no device
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
+
+
+class Lamb(_RatedAdam):
+    """LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2), with phi the identity.
+
+    Groups without weight decay (biases, layer norms) take the plain Adam update with no trust
+    ratio, as in the authors' released code and NVIDIA's; the paper's algorithm makes no such
+    exception. The global gradient norm is clipped by the loop, as NVIDIA's version does inside.
+    """
+
+    def _ratios(
+        self,
+        parameters: list[Tensor],
+        updates: Sequence[Tensor],
+        gradients: list[Tensor],
+        roots: Sequence[Tensor],
+        group: dict[str, Any],
+    ) -> list[Tensor] | None:
+        """Norm of each weight over the norm of its update; 1 where either norm is 0."""
+        del gradients, roots
+        if not group["weight_decay"]:
+            return None
+        weights = torch.stack(list(torch._foreach_norm(parameters)))
+        changes = torch.stack(list(torch._foreach_norm(tuple(updates))))
+        known = (weights > 0) & (changes > 0)
+        return list(torch.where(known, weights / changes, torch.ones_like(weights)).unbind())
+
+
+class StableAdamW(_RatedAdam):
+    """AdamW with clipped updates (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2).
+
+    Where the gradient of a weight has grown faster than the mean of its squares knows, its update
+    is divided by how much, as AdaFactor does (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
+    """
+
+    def _ratios(
+        self,
+        parameters: list[Tensor],
+        updates: Sequence[Tensor],
+        gradients: list[Tensor],
+        roots: Sequence[Tensor],
+        group: dict[str, Any],
+    ) -> list[Tensor] | None:
+        """One over the root mean square of gradients by their roots, where that is above 1."""
+        del updates, group
+        relative = torch._foreach_norm(torch._foreach_div(gradients, list(roots)))
+        sizes = [max(weight.numel(), 1) ** 0.5 for weight in parameters]
+        measured = torch.stack([norm / size for norm, size in zip(relative, sizes, strict=True)])
+        return list((1 / measured.clamp(min=1)).unbind())
 
 
 def updated_at_once(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -94,14 +154,6 @@ def updated_at_once(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
     on_cpu = [[weight] for weight in parameters if weight.device.type == "cpu"]
     others = [weight for weight in parameters if weight.device.type != "cpu"]
     return [*on_cpu, others] if others else on_cpu
-
-
-def _trust_ratios(parameters: list[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
-    """Norm of each weight over the norm of its update, 0-d; 1 where either norm is 0."""
-    weights = torch.stack(list(torch._foreach_norm(parameters)))
-    changes = torch.stack(list(torch._foreach_norm(tuple(updates))))
-    known = (weights > 0) & (changes > 0)
-    return list(torch.where(known, weights / changes, torch.ones_like(weights)).unbind())
 
 
 LARGE_TABLE = 4_096
@@ -231,6 +283,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
+RATED: dict[str, type[_RatedAdam]] = {"lamb": Lamb, "stableadamw": StableAdamW}
 RATE_SHARE = "rate_share"
 """In a group of parameters: its share of the learning rate of a step, where it has one."""
 
@@ -247,8 +300,9 @@ def create_optimizer(
     """
     groups = groups or parameter_groups(model, settings.weight_decay)
     betas = (settings.beta1, settings.beta2)
-    if settings.name == "lamb":
-        return Lamb(groups, lr=settings.peak_learning_rate, betas=betas, eps=settings.epsilon)
+    if settings.name in RATED:
+        rated = RATED[settings.name]
+        return rated(groups, lr=settings.peak_learning_rate, betas=betas, eps=settings.epsilon)
     # The fused kernel exists for these two; elsewhere torch picks its own form.
     fused = True if next(model.parameters()).device.type in ("cpu", "cuda") else None
     return torch.optim.AdamW(

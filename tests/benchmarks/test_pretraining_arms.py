@@ -31,7 +31,7 @@ from benchmarks.pretraining.arms import (
     their_inputs,
 )
 from benchmarks.results import ResultsSoFar
-from bert_core.config import IGNORE_INDEX
+from bert_core.config import IGNORE_INDEX, MODERN_SIZES
 from bert_core.errors import UserError
 
 CUDA_ARMS = [
@@ -58,6 +58,18 @@ def test_all_arms_compute_the_same_in_one_part_and_in_several(natural, monkeypat
         trial = each.build(4)
         assert len(trial.losses) == 4
         assert trial.loss_and_gradient_norm() == pytest.approx(expected, rel=tolerance)
+
+
+def test_the_modern_block_computes_what_that_of_transformers_does():
+    small = small_task(natural=True, rows=8)
+    changes = {"vocab_size": 300, "local_attention": 16, "pad_token_id": 0}
+    config = MODERN_SIZES["tiny"].model_copy(update=changes)
+    arms = contestants(replace(small, config=config))
+    assert [each.name for each in arms] == ["ours", "transformers, sdpa", "transformers, eager"]
+    expected = arms[0].build(1).loss_and_gradient_norm()
+    for each in arms[1:]:
+        assert each.build(1).loss_and_gradient_norm() == pytest.approx(expected, rel=1e-4)
+    assert "next_sentence_label" not in their_inputs(small.rows, 1, pairs=False)[0]
 
 
 @pytest.mark.slow

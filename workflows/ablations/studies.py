@@ -1,11 +1,12 @@
 """What an ablation varies: settings of pre-training go in, the variants of a study come out.
 
 The studies are those of Devlin et al. 2018, tables 5, 6 and 8, one of the masking rate, one of the
-block, and the controls of continued pre-training.
+block, one of parts of the recipe, and the controls of continued pre-training.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bert_core.errors import UserError, nearest
 from workflows.paper.published import (
@@ -44,12 +45,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """A question to pre-training: the fields that it varies, and the paper's answer."""
+    """A question to pre-training: the fields that it varies, and the paper's answer.
+
+    Nobody gives `fields` besides; `derived` are those that variants make of what was given.
+    """
 
     question: str
     fields: tuple[str, ...]
     paper: PaperAblation
     variants: Callable[[PretrainSettings], Sequence[Variant]]
+    derived: tuple[str, ...] = ()
 
 
 def _objectives(settings: PretrainSettings) -> list[Variant]:
@@ -153,6 +158,36 @@ def _blocks(settings: PretrainSettings) -> list[Variant]:
     ]
 
 
+def _recipes(settings: PretrainSettings) -> list[Variant]:
+    """What newer recipes do otherwise, each alone; all are measured on the same held-out rows."""
+    own = settings.heldout_rows.masked_share
+    measured = {"evaluation.masked_share": own}
+    rows = settings.batch.global_batch_size
+    growing = _in_parts(settings, [(0.2, {"global_batch_size": max(1, rows // 4)}), (0.8, {})])
+    falling = _in_parts(
+        settings, [(1 / 3, {"masked_share": share}) for share in (2 * own, 1.5 * own, own)]
+    )
+    return [
+        Variant("reference", "as given", {}, is_reference=True),
+        Variant("masks", f"{2 * own:.0%} masked", {"rows.masked_share": 2 * own} | measured),
+        Variant("falling_masks", f"{2 * own:.0%} masked, falling", {"phases": falling} | measured),
+        Variant("stableadamw", "StableAdamW", {"optimizer.name": "stableadamw"}),
+        Variant("packed", "packed rows", {"batch.packed": not settings.batch.packed}),
+        Variant("growing_batches", "batches that grow", {"phases": growing}),
+    ]
+
+
+def _in_parts(
+    settings: PretrainSettings, parts: Sequence[tuple[float, Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """The phases, each in parts: shares of its steps, and what differs in them."""
+    return [
+        phase.model_dump(mode="json") | {"steps": max(1, round(share * phase.steps))} | dict(own)
+        for phase in settings.phases
+        for share, own in parts
+    ]
+
+
 ADAPTATION, ADAPTED, CONTROL = "adaptation", "adapted", "control"
 _NO_LEARNING_RATE = 1e-60
 """0 in single precision: changes no weight."""
@@ -210,6 +245,13 @@ STUDIES: dict[str, Study] = {
         ("model.block", "model.position_embedding"),
         NO_TABLE,
         _blocks,
+    ),
+    "recipe": Study(
+        "Which parts of newer recipes help here?",
+        ("optimizer.name", "batch.packed", "rows.masked_share", "evaluation.masked_share"),
+        NO_TABLE,
+        _recipes,
+        ("phases",),
     ),
     ADAPTATION: Study(
         "Does continued pre-training on this text help, beyond as much of it on other text?",

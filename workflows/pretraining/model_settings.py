@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bert_core.config import SIZES, ModelConfig, ModernConfig
+from bert_core.config import MODERN_SIZES, SIZES, ModelConfig, ModernConfig, gated_size
 
 _DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _OPEN = (*_DROPOUT, "max_position_embeddings", "global_rope_theta")
@@ -15,16 +15,10 @@ _MODERN = ("local_attention", "global_every", "global_rope_theta")
 """What the modern block alone has."""
 
 
-def _intermediate_size(block: str, width: int) -> int:
-    """As wide as in the paper, or, gated and so of three maps, of as many parameters, by 64."""
-    return 4 * width if block == "bert" else max(64, round(width / 24) * 64)
-
-
 def _published(size: str, block: str) -> dict[str, int]:
     """The shape of a published size, in a block."""
-    config = SIZES[size]
-    shape = {name: getattr(config, name) for name in _SHAPE}
-    return shape | {"intermediate_size": _intermediate_size(block, config.hidden_size)}
+    config = SIZES[size] if block == "bert" else MODERN_SIZES[size]
+    return {name: getattr(config, name) for name in _SHAPE}
 
 
 class ModelSettings(BaseModel):
@@ -197,9 +191,10 @@ class ModelSettings(BaseModel):
         """Layers, width, heads and intermediate size."""
         size = SIZES[self.size]
         width = self.hidden_size or size.hidden_size
+        inner = 4 * width if self.block == "bert" else gated_size(width)
         return {
             "num_hidden_layers": self.num_hidden_layers or size.num_hidden_layers,
             "hidden_size": width,
             "num_attention_heads": self.num_attention_heads or max(1, width // 64),
-            "intermediate_size": self.intermediate_size or _intermediate_size(self.block, width),
+            "intermediate_size": self.intermediate_size or inner,
         }

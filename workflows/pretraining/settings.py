@@ -288,6 +288,8 @@ class PretrainSettings(RunSettings):
             raise ValueError("packed rows do not run on TPU: set --batch.packed false")
         if self.cluster.tpu is not None and self.recompute != "nothing":
             raise ValueError("on TPU nothing is recomputed: set --recompute nothing")
+        if self.cluster.tpu is not None and self.optimizer.name == "stableadamw":
+            raise ValueError("on TPU updates are not clipped: set --optimizer.name adamw or lamb")
         if self.cluster.tpu is not None and any(phase.trains != "all" for phase in self.phases):
             raise ValueError("on TPU all phases train all weights: leave out trains in --phases")
         return self

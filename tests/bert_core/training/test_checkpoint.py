@@ -160,7 +160,7 @@ def _save_steps(folder, *steps):
     return state
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "stableadamw"])
 def test_five_steps_saved_and_five_more_are_ten(optimizer, tmp_path):
     whole = tiny_state(optimizer)
     losses = [result.sums.tolist() for result in tiny_train(whole)]
@@ -447,7 +447,7 @@ def test_the_first_difference_is_named():
     assert first_difference(other, ours) == "b is (3,) float16, this model's is (3,) float32"
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "stableadamw"])
 def test_moments_return_by_name(optimizer):
     trained, fresh = tiny_state(optimizer), tiny_state(optimizer)
     list(tiny_train(trained, total_steps=2))

@@ -14,6 +14,7 @@ from bert_core.training.optimization import (
     LARGE_TABLE,
     Lamb,
     RowGradients,
+    StableAdamW,
     create_optimizer,
     linear_schedule,
     parameter_groups,
@@ -64,7 +65,7 @@ def _run(name: str, steps: int = 5) -> list[torch.Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "stableadamw"])
 def test_the_same_gradients_give_the_same_bits(name):
     for first, second in zip(_run(name), _run(name), strict=True):
         assert torch.equal(first, second)
@@ -117,6 +118,42 @@ def test_lamb_equals_the_algorithm_by_hand():
         np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
+def _stable_adamw_by_hand(weight, gradients, rate, decay):
+    """Algorithm 2 of Wortsman et al. 2023 in numpy: its betas correct the bias from the start."""
+    mean, square = np.zeros_like(weight), np.zeros_like(weight)
+    clipped = 0
+    for number, gradient in enumerate(gradients, start=1):
+        beta1 = 0.9 * (1 - 0.9 ** (number - 1)) / (1 - 0.9**number)
+        beta2 = 0.999 * (1 - 0.999 ** (number - 1)) / (1 - 0.999**number)
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = beta2 * square + (1 - beta2) * gradient**2
+        root = np.sqrt(square) + 1e-6
+        size = np.sqrt(np.mean((gradient / root) ** 2))
+        clipped += size > 1
+        own = rate / max(1.0, size)
+        weight = weight - own * decay * weight - own * mean / root
+    return weight, clipped
+
+
+def test_stable_adamw_equals_the_algorithm_by_hand():
+    torch.manual_seed(5)
+    model = nn.ModuleList([nn.Linear(6, 3).double(), nn.Linear(6, 3, bias=False).double()])
+    start = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    gradients = {name: [] for name in start}
+    settings = OptimizerSettings(name="stableadamw", peak_learning_rate=0.05)
+    optimizer = create_optimizer(model, settings)
+    for step in range(6):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter) * (30 if step == 3 else 1)
+            gradients[name].append(parameter.grad.numpy().copy())
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        decay = 0.0 if name.endswith("bias") else 0.01
+        expected, clipped = _stable_adamw_by_hand(start[name], gradients[name], 0.05, decay)
+        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
+        assert 0 < clipped < 6, "the step in which all gradients grow, and not each"
+
+
 def test_lamb_passes_over_a_parameter_without_gradient():
     model = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     optimizer = create_optimizer(model, OptimizerSettings(name="lamb"))
@@ -137,7 +174,8 @@ def several_tensors():
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_all_at_once_are_what_each_is_alone(monkeypatch, weight_decay):
+@pytest.mark.parametrize("kind", [Lamb, StableAdamW])
+def test_all_at_once_are_what_each_is_alone(monkeypatch, weight_decay, kind):
     """On accelerators they are updated together, on the CPU one by one."""
     found = []
     for together in (False, True):
@@ -146,7 +184,7 @@ def test_all_at_once_are_what_each_is_alone(monkeypatch, weight_decay):
                 optimization, "updated_at_once", lambda parameters: [list(parameters)]
             )
         parameters = several_tensors()
-        optimizer = Lamb(parameters, lr=0.1, weight_decay=weight_decay)
+        optimizer = kind(parameters, lr=0.1, weight_decay=weight_decay)
         random = torch.Generator().manual_seed(2)
         for step in range(5):
             for index, parameter in enumerate(parameters[:-1]):

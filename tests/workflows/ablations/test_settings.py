@@ -126,9 +126,13 @@ def test_a_study_varies_its_own_fields_and_nothing_else(name):
         after = varied.model_dump(exclude={"name"})
         for field in variant.changes:
             section, _, own = field.partition(".")
-            assert field in find_study(name).fields
-            del after[section][own]
-        for section in ("rows", "model"):
+            study = find_study(name)
+            assert field in (*study.fields, *study.derived)
+            if own:
+                del after[section][own]
+            else:
+                del after[section]
+        for section in ("rows", "model", "batch", "optimizer", "evaluation"):
             assert after[section].items() <= before[section].items()
             del after[section]
         assert after == {key: each for key, each in before.items() if key in after}
@@ -195,6 +199,24 @@ def test_both_blocks_read_one_text_and_differ_in_nothing_else():
     (_, last) = chosen_variants("block", settings_of(), ())
     with pytest.raises(UserError, match="both ways"):
         variant_settings(settings_of(), last)
+
+
+def test_parts_of_a_recipe_have_the_same_steps_and_are_measured_alike():
+    phases = '[{"sequence_length": 64, "steps": 1000}, {"sequence_length": 128, "steps": 500}]'
+    settings = settings_of("--phases", phases, "--batch.global_batch_size", "64")
+    found = {
+        variant.name: variant_settings(settings, variant)
+        for variant in chosen_variants("recipe", settings, ())
+    }
+    assert {each.total_steps for each in found.values()} == {1500}
+    assert {each.heldout_rows.masked_share for each in found.values()} == {0.15}
+    growing = [batch.global_batch_size for batch in found["growing_batches"].batches]
+    assert growing == [16, 64, 16, 64]
+    assert [phase.steps for phase in found["growing_batches"].phases] == [200, 800, 100, 400]
+    falling = found["falling_masks"]
+    shares = [falling.rows_of(number).masked_share for number in range(6)]
+    assert shares == pytest.approx([0.3, 0.225, 0.15] * 2)
+    assert found["masks"].rows.masked_share == 0.3
 
 
 def test_some_variants_come_with_the_reference_in_the_studys_order():

@@ -180,6 +180,7 @@ def test_what_cannot_train_is_refused():
     refused("12 attention heads cannot share a width of 100", model={"hidden_size": 100} | HEADS)
     refused("are more than 1 together", rows={"mask_token_share": 0.95})
     refused("pattern", name="a/b")
+    tpu = {"use_gpu": False, "tpu": "v5e", "topology": "2x2"}
     modern, short = {"block": "modern"}, {"sequence_length": 64, "steps": 1}
     refused("reads one text, both ways", model=modern, rows={"input_format": "segment_pair"})
     refused("left_to_right|both ways", model=modern, rows={"objective": "left_to_right"})
@@ -189,8 +190,9 @@ def test_what_cannot_train_is_refused():
     refused(
         "take another --profile",
         model=modern,
-        cluster={"use_gpu": False, "tpu": "v5e", "topology": "2x2"},
+        cluster=tpu,
     )
+    refused("updates are not clipped", optimizer={"name": "stableadamw"}, cluster=tpu)
     refused("add --model.block modern", phases=[short | {"global_rope_theta": 1e5}])
     left = {"objective": "left_to_right"}
     refused("leave out masked_share", rows=left, phases=[short | {"masked_share": 0.3}])
