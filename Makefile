@@ -68,6 +68,10 @@ bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, tables int
 	$(PYTHON) -m benchmarks.pretraining --preset mini --json $(RESULTS)/pretraining-cpu-mini.json
 	$(PYTHON) -m benchmarks.pretraining --preset mini --vocab 8192 \
 	  --json $(RESULTS)/pretraining-cpu-mini-8192.json
+	for size in mini small; do \
+	  $(PYTHON) -m benchmarks.pretraining --block modern --preset $$size --lengths natural \
+	    --sequence_length 512 --json $(RESULTS)/pretraining-modern-cpu-$$size.json || exit 1; done
+	$(PYTHON) -m benchmarks.long_texts --json $(RESULTS)/long-texts-cpu.json
 	$(PYTHON) -m benchmarks.data --json $(RESULTS)/data-cpu.json
 	$(PYTHON) -m benchmarks.filters --json $(RESULTS)/filters-cpu.json
 	$(PYTHON) -m benchmarks.tracking --json $(RESULTS)/tracking-cpu.json

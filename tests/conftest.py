@@ -201,10 +201,34 @@ def _is(item, marker):
     return item.get_closest_marker(marker) is not None
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
-    """Ends the tests at one that has changed PyTorch for those after it (see `in_xla`)."""
+    """Ends the tests at one that has changed PyTorch for those after it (see `in_xla`).
+
+    One that has silenced our warnings for them fails; they are heard again.
+    """
     if "torchax" in sys.modules:
         pytest.exit(f"{item.nodeid} has imported torchax in the process of all tests", returncode=1)
+    yield
+    if silenced := heard_again():
+        pytest.fail(f"{item.nodeid} leaves warnings silenced: {', '.join(silenced)}")
+
+
+def heard_again():
+    """Undoes whatever keeps warnings of our modules from a log; says what that was."""
+    manager, found = logging.root.manager, []
+    if manager.disable >= logging.WARNING:
+        found.append(f"logging.disable({manager.disable})")
+        logging.disable(logging.NOTSET)
+    for name, logger in [("root", logging.root), *manager.loggerDict.items()]:
+        is_ours = name.partition(".")[0] in ("root", "bert_core", "serving", "workflows")
+        if not is_ours or not isinstance(logger, logging.Logger):
+            continue
+        if logger.disabled or not logger.propagate or logger.level > logging.WARNING:
+            found.append(f"the logger {name}")
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(min(logger.level, logging.WARNING))
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

@@ -69,6 +69,27 @@ def test_a_skip_needs_a_listed_reason(run_pytest):
 
 
 @pytest.mark.slow
+def test_who_silences_warnings_fails_and_the_next_hears_them(run_pytest):
+    made = (
+        "import logging\n"
+        "ours = logging.getLogger('serving.made')\n"
+        "def test_disable(): logging.disable(logging.WARNING)\n"
+        "def test_next(caplog):\n  ours.warning('heard')\n  assert 'heard' in caplog.text\n"
+        "def test_logger(): ours.disabled = True\n"
+        "def test_last(caplog):\n  ours.warning('heard')\n  assert 'heard' in caplog.text\n"
+        "def test_with(monkeypatch): monkeypatch.setattr(ours, 'disabled', True)\n"
+    )
+    _, printed, outcomes = run_pytest({"made": made})
+    assert {name for name, (outcome, _) in outcomes.items() if outcome == "ERROR"} == {
+        "disable",
+        "logger",
+    }
+    assert outcomes["next"][0] == outcomes["last"][0] == outcomes["with"][0] == "PASSED"
+    assert "leaves warnings silenced: logging.disable(30)" in printed
+    assert "leaves warnings silenced: the logger serving.made" in printed
+
+
+@pytest.mark.slow
 def test_a_module_skipped_for_an_unlisted_reason_fails_the_run(run_pytest):
     status, printed, _ = run_pytest({"made": "pytest.skip('no time', allow_module_level=True)"})
     assert status == 2

@@ -330,7 +330,9 @@ def test_what_is_known_to_be_damaged_is_not_downloaded_again_for_a_while(
 ):
     (registry, _), asked = served_registry
     registry.register(small_models["entities"], "damaged")
-    (weights,) = mlflow_server.folder.rglob("model.safetensors")  # where the server keeps them
+    # Where the server keeps them, beside those of other tests.
+    kept = mlflow_server.folder.rglob("model.safetensors")
+    weights = max(kept, key=lambda path: path.stat().st_mtime_ns)
     weights.write_bytes(weights.read_bytes()[:-1])
     known = KnownDamage()
     downloaded = []

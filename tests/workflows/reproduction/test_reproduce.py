@@ -155,6 +155,7 @@ def test_what_is_no_finished_run_is_refused(storage, reproduce):
     folder = shutil.copytree(storage / "runs" / "cats", storage / "runs" / "young")
     shutil.rmtree(folder / "checkpoints")
     assert "run young has not finished" in refused(reproduce, "young")
+    shutil.rmtree(folder)  # another folder of the same run at MLflow
 
 
 @pytest.mark.slow
