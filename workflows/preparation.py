@@ -62,7 +62,6 @@ class Preparation:
     parts: list[CorpusPart]
     tokenizer: str | None
     vocabulary_size: int
-    tokenizer_kind: TokenizerKind
     cased: bool
     alphabet_coverage: float
     tokenizer_sample_bytes: int
@@ -73,6 +72,7 @@ class Preparation:
     language: str
     num_workers: int | None
     logged_settings: dict[str, Any]
+    tokenizer_kind: TokenizerKind = "wordpiece"
     new_pieces: int = 0
     scrub: Sequence[str] = ()
     keep_languages: Sequence[str] = ()

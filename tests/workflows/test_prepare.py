@@ -149,12 +149,13 @@ def test_text_becomes_shards(tmp_path, capsys, ray_cluster):
 @pytest.mark.ray
 def test_bytes_and_likeliest_pieces_may_be_trained(tmp_path, capsys, ray_cluster):
     paths = write_texts(tmp_path / "texts")
-    for kind, model in (("bpe", "BPE"), ("unigram", "Unigram")):
+    whole = ("--alphabet_coverage", 1)
+    for kind, model, own in (("bpe", "BPE", ()), ("unigram", "Unigram", whole)):
         output = tmp_path / kind
         code, out, err = run(
             capsys,
             *("--text", *paths, "--output", output, "--vocabulary_size", 800),
-            *("--tokenizer_kind", kind, "--cased"),
+            *("--tokenizer_kind", kind, "--cased", *own),
         )
         assert code == 0 and "unknown tokens: 0 (0.0000%)" in out, err
         verify_shards(output)
