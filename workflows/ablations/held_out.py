@@ -45,7 +45,7 @@ def equal_time_verdict(outcome: AblationOutcome) -> str:
         minutes for minutes, loss in curves[best] if loss <= min(each[-1][1] for each in others)
     ]
     if others and reached:
-        said += f"; {best} is there after {reached[0]:.0f} minutes"
+        said += f"; {best} is there after {reached[0]:.3g} minutes"
     return said
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from bert_core.errors import UserError, nearest
 from workflows.paper.published import (
     ADAPTATION_FIGURES,
-    NO_TABLE,
+    BLOCKS,
+    MASKING_RATE,
+    RECIPE_PARTS,
     TABLE_5,
     TABLE_6,
     TABLE_8,
@@ -227,7 +229,7 @@ STUDIES: dict[str, Study] = {
         _masking_shares,
     ),
     "masking_rate": Study(
-        "How many tokens should be predicted?", ("rows.masked_share",), NO_TABLE, _masking_rates
+        "How many tokens should be predicted?", ("rows.masked_share",), MASKING_RATE, _masking_rates
     ),
     "size": Study(
         "How large should the encoder be?",
@@ -243,13 +245,13 @@ STUDIES: dict[str, Study] = {
     BLOCK: Study(
         "Does the modern block learn more than the paper's, of as many parameters?",
         ("model.block", "model.position_embedding"),
-        NO_TABLE,
+        BLOCKS,
         _blocks,
     ),
     "recipe": Study(
         "Which parts of newer recipes help here?",
         ("optimizer.name", "batch.packed", "rows.masked_share", "evaluation.masked_share"),
-        NO_TABLE,
+        RECIPE_PARTS,
         _recipes,
         ("phases",),
     ),

@@ -230,7 +230,19 @@ TABLE_8 = PaperAblation(
     ),
 )
 
-NO_TABLE = PaperAblation(
+BLOCKS = PaperAblation(
+    "The block of the encoder",
+    finding="Devlin et al. have one block; Portes et al. 2023 (MosaicBERT, arXiv 2312.17482) and "
+    "Warner et al. 2024 (ModernBERT, arXiv 2412.13663) report more with newer ones.",
+)
+RECIPE_PARTS = PaperAblation(
+    "Parts of the recipe",
+    finding="Devlin et al. have one recipe; newer ones mask 30 % (Portes et al. 2023, arXiv "
+    "2312.17482), and pack rows and let batches grow (Warner et al. 2024, arXiv 2412.13663).",
+)
+"""The two of newer encoders, of which the paper has no ablation."""
+
+MASKING_RATE = PaperAblation(
     "The share of tokens that are predicted",
     finding="Devlin et al. predict 15 % throughout and have no figures for other shares; Wettig et "
     "al. 2023 (arXiv 2202.08005) find 40 % better than 15 % for encoders of BERT large's size, and "
