@@ -200,7 +200,8 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for word in words:
         (text,) = behind_spaces(tokenizer, [word])
-        number = tokenizer.token_to_id(word) if text == word else None
+        # Where tokens have a mark for the space before them, one of this name continues a word.
+        number = tokenizer.token_to_id(word) if space_mark(tokenizer) is None else None
         pieces = (
             tokenizer.encode(text, add_special_tokens=False).ids if number is None else [number]
         )

@@ -278,11 +278,11 @@ def _weights(model: Bert) -> dict[str, Tensor]:
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
     """Writes a tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take.
 
-    A vocab.txt is a vocabulary of WordPiece: other models have more in them than their tokens.
+    A vocab.txt is written where the tokens are all that a model has: others have merges or scores.
     """
     save_tokenizer(tokenizer, folder / "tokenizer.json")
     state = json.loads(tokenizer.to_str())
-    if state["model"]["type"] == "WordPiece":
+    if state["model"]["type"] in ("WordPiece", "WordLevel"):
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         words = sorted(vocabulary, key=lambda word: vocabulary[word])
         (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")

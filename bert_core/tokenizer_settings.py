@@ -27,6 +27,13 @@ _FIVE = ("unk", "sep", "pad", "cls", "mask")
 _DEFAULTS = {f"{name}_token": getattr(BERT_TOKENS, name) for name in _FIVE}
 _ROBERTA_DEFAULTS = {f"{name}_token": getattr(ROBERTA_TOKENS, name) for name in _FIVE}
 
+_USUAL_CLASSES = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}
+"""By the type of a model whose files name no class; else it is BERT's."""
+
 _BERT_CLASSES = {
     f"{name}Tokenizer"
     for name in ("Bert", "ConvBert", "DistilBert", "Electra", "Lxmert", "MobileBert", "SqueezeBert")
@@ -126,8 +133,8 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
         path = folder / TOKENIZER_CONFIG
         if not settings.get("tokenizer_class"):
             of_model = read_json_object(folder / "config.json", is_optional=True)
-            of_type = "Roberta" if "roberta" in str(of_model.get("model_type")) else "Bert"
-            settings["tokenizer_class"] = of_model.get("tokenizer_class") or f"{of_type}Tokenizer"
+            usual = _USUAL_CLASSES.get(str(of_model.get("model_type")), "BertTokenizer")
+            settings["tokenizer_class"] = of_model.get("tokenizer_class") or usual
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
             settings

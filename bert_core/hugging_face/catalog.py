@@ -4,9 +4,9 @@ from bert_core.config import ModelConfig
 from bert_core.hugging_face.bert import BERT
 from bert_core.hugging_face.family import Family
 from bert_core.hugging_face.modern_bert import MODERN_BERT
-from bert_core.hugging_face.roberta import KIN
+from bert_core.hugging_face.roberta import ROBERTA_FAMILIES
 
-FAMILIES = {family.model_type: family for family in (BERT, *KIN, MODERN_BERT)}
+FAMILIES = {family.model_type: family for family in (BERT, *ROBERTA_FAMILIES, MODERN_BERT)}
 """By `model_type` of config.json."""
 
 

@@ -76,7 +76,7 @@ ROBERTA = replace(
     ignored=tuple(map(_theirs, BERT.ignored)),
 )
 
-KIN: tuple[Family, ...] = (
+ROBERTA_FAMILIES: tuple[Family, ...] = (
     ROBERTA,
     replace(ROBERTA, model_type="xlm-roberta", class_prefix="XLMRoberta"),
     replace(ROBERTA, model_type="camembert", class_prefix="Camembert"),

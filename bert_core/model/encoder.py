@@ -199,7 +199,7 @@ class Encoder(OnDevice):
         self.layers = nn.ModuleList(self.layers[number] for number in kept)
         self.config = self.config.model_copy(update={"num_hidden_layers": count})
 
-    def turn_by(self, global_rope_theta: float) -> None:
+    def set_global_rope_theta(self, global_rope_theta: float) -> None:
         """Gives rotary positions another base in the global layers, in place.
 
         A higher one tells positions that are further apart: for longer texts than before
@@ -207,7 +207,7 @@ class Encoder(OnDevice):
         """
         if not isinstance(self.embeddings, ModernEmbeddings):
             raise ValueError("the layers of the paper have no rotary positions")
-        self.embeddings.of_global.set_base(global_rope_theta)
+        self.embeddings.of_global.set_theta(global_rope_theta)
         self.config = self.config.model_copy(update={"global_rope_theta": global_rope_theta})
 
     @property

@@ -47,9 +47,9 @@ class RotaryPositions(nn.Module):
         super().__init__()
         rates = torch.empty(head_size // 2, dtype=torch.float)
         self.register_buffer("rates", rates, persistent=False)
-        self.set_base(theta)
+        self.set_theta(theta)
 
-    def set_base(self, theta: float) -> None:
+    def set_theta(self, theta: float) -> None:
         """Sets the period of the slowest rotation, in place, in 1 / 2 pi tokens."""
         size = 2 * len(self.rates)
         powers = torch.arange(0, size, 2, dtype=torch.float, device=self.rates.device) / size

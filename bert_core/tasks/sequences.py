@@ -22,7 +22,7 @@ from bert_core.errors import UserError
 from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.encoded_rows import concatenated
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.word_marks import SPACE, behind_spaces, space_mark, word_marks
+from bert_core.word_marks import SPACE, Marks, behind_spaces, space_mark, word_marks
 
 Side = Literal["left", "right"]
 
@@ -163,11 +163,12 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
         offsets=concatenated(offsets).reshape(-1, 2),
         lengths=concatenated(lengths),
     )
-    has_spaces = space_mark(tokenizer) is not None
-    marks = word_marks(tokenizer)[tokens.input_ids]
+    marks: Marks | None = None
+    if space_mark(tokenizer) is not None:
+        marks = word_marks(tokenizer)[tokens.input_ids]
     for text, first, length in zip(texts, tokens.first_tokens, tokens.lengths, strict=True):
         of_text = tokens.offsets[first : first + length]
-        if has_spaces:
+        if marks is not None:
             _leave_out_spaces(text, of_text, marks[first : first + length] & SPACE != 0)
         if not text.isascii():
             _take_in_marks(text, of_text)

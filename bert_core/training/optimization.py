@@ -14,7 +14,21 @@ from torch import Tensor, nn
 from bert_core.settings import OptimizerSettings
 
 
-class _RatedAdam(torch.optim.Optimizer):
+@dataclass(frozen=True)
+class _Step:
+    """What a step would do to some parameters: their gradients, and their updates by Adam.
+
+    `roots` are those of the mean squared gradients.
+    """
+
+    parameters: list[Tensor]
+    gradients: list[Tensor]
+    roots: list[Tensor]
+    updates: list[Tensor]
+    weight_decay: float
+
+
+class _ScaledAdam(torch.optim.Optimizer):
     """Adam's update of each parameter, times a ratio of its own, which a subclass says.
 
     All arithmetic stays on the device: a step never waits for it. On an accelerator an operation
@@ -67,24 +81,16 @@ class _RatedAdam(torch.optim.Optimizer):
         torch._foreach_div_(updates, roots)
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-        ratios = self._ratios(parameters, updates, gradients, roots, group)
+        ratios = self._ratios(
+            _Step(parameters, gradients, list(roots), list(updates), group["weight_decay"])
+        )
         if ratios is None:
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
         else:
             torch._foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
 
-    def _ratios(
-        self,
-        parameters: list[Tensor],
-        updates: Sequence[Tensor],
-        gradients: list[Tensor],
-        roots: Sequence[Tensor],
-        group: dict[str, Any],
-    ) -> list[Tensor] | None:
-        """The ratio of each parameter, 0-d; None where all are 1.
-
-        `roots` are those of the mean squared gradients.
-        """
+    def _ratios(self, step: _Step) -> list[Tensor] | None:
+        """The ratio of each parameter, 0-d; None where all are 1."""
         raise NotImplementedError
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -96,7 +102,7 @@ class _RatedAdam(torch.optim.Optimizer):
         return state
 
 
-class Lamb(_RatedAdam):
+class Lamb(_ScaledAdam):
     """LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2), with phi the identity.
 
     Groups without weight decay (biases, layer norms) take the plain Adam update with no trust
@@ -104,43 +110,27 @@ class Lamb(_RatedAdam):
     exception. The global gradient norm is clipped by the loop, as NVIDIA's version does inside.
     """
 
-    def _ratios(
-        self,
-        parameters: list[Tensor],
-        updates: Sequence[Tensor],
-        gradients: list[Tensor],
-        roots: Sequence[Tensor],
-        group: dict[str, Any],
-    ) -> list[Tensor] | None:
+    def _ratios(self, step: _Step) -> list[Tensor] | None:
         """Norm of each weight over the norm of its update; 1 where either norm is 0."""
-        del gradients, roots
-        if not group["weight_decay"]:
+        if not step.weight_decay:
             return None
-        weights = torch.stack(list(torch._foreach_norm(parameters)))
-        changes = torch.stack(list(torch._foreach_norm(tuple(updates))))
+        weights = torch.stack(list(torch._foreach_norm(step.parameters)))
+        changes = torch.stack(list(torch._foreach_norm(step.updates)))
         known = (weights > 0) & (changes > 0)
         return list(torch.where(known, weights / changes, torch.ones_like(weights)).unbind())
 
 
-class StableAdamW(_RatedAdam):
+class StableAdamW(_ScaledAdam):
     """AdamW with clipped updates (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2).
 
     Where the gradient of a weight has grown faster than the mean of its squares knows, its update
     is divided by how much, as AdaFactor does (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
     """
 
-    def _ratios(
-        self,
-        parameters: list[Tensor],
-        updates: Sequence[Tensor],
-        gradients: list[Tensor],
-        roots: Sequence[Tensor],
-        group: dict[str, Any],
-    ) -> list[Tensor] | None:
+    def _ratios(self, step: _Step) -> list[Tensor] | None:
         """One over the root mean square of gradients by their roots, where that is above 1."""
-        del updates, group
-        relative = torch._foreach_norm(torch._foreach_div(gradients, list(roots)))
-        sizes = [max(weight.numel(), 1) ** 0.5 for weight in parameters]
+        relative = torch._foreach_norm(torch._foreach_div(step.gradients, step.roots))
+        sizes = [max(weight.numel(), 1) ** 0.5 for weight in step.parameters]
         measured = torch.stack([norm / size for norm, size in zip(relative, sizes, strict=True)])
         return list((1 / measured.clamp(min=1)).unbind())
 
@@ -283,7 +273,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-RATED: dict[str, type[_RatedAdam]] = {"lamb": Lamb, "stableadamw": StableAdamW}
+SCALED: dict[str, type[_ScaledAdam]] = {"lamb": Lamb, "stableadamw": StableAdamW}
 RATE_SHARE = "rate_share"
 """In a group of parameters: its share of the learning rate of a step, where it has one."""
 
@@ -300,9 +290,9 @@ def create_optimizer(
     """
     groups = groups or parameter_groups(model, settings.weight_decay)
     betas = (settings.beta1, settings.beta2)
-    if settings.name in RATED:
-        rated = RATED[settings.name]
-        return rated(groups, lr=settings.peak_learning_rate, betas=betas, eps=settings.epsilon)
+    if settings.name in SCALED:
+        scaled = SCALED[settings.name]
+        return scaled(groups, lr=settings.peak_learning_rate, betas=betas, eps=settings.epsilon)
     # The fused kernel exists for these two; elsewhere torch picks its own form.
     fused = True if next(model.parameters()).device.type in ("cpu", "cuda") else None
     return torch.optim.AdamW(

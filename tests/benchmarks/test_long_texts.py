@@ -25,4 +25,3 @@ def test_each_arm_is_measured_at_each_length_in_a_process_of_its_own(tmp_path, c
 def test_a_longer_text_takes_more_memory_above_the_weights():
     short, long = (measure(ARMS[0], "tiny", 300, tokens) for tokens in (64, 8192))
     assert long["bytes_above_weights"] > short["bytes_above_weights"]
-    assert long["seconds"] > 0

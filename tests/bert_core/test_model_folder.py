@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -27,10 +29,15 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage, read_lineage
 from bert_core.model.bert import HEADS, Bert
-from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
+from bert_core.model_folder import (
+    ModelFolderError,
+    load_model_folder,
+    save_model_folder,
+    write_tokenizer,
+)
 from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tokenizer import wordpiece_tokenizer
-from bert_core.tokenizer_training import train_wordpiece
+from bert_core.tokenizer_training import train_tokenizer, train_wordpiece
 
 WORDS = ["a", "b", "##b", "hello", "wo", "##rld", "e", "##e", "中", ",", "!"]
 
@@ -518,3 +525,18 @@ def test_what_only_another_says_is_added():
     assert folder_with_lineage.completed(registry) == Lineage(
         run="mini", run_id="1", data_sha256="ab", git_dirty=False, metrics={"dev/f1": 0.25}
     )
+
+
+def test_a_list_of_words_is_written_where_the_tokens_are_all_that_a_tokenizer_has(tmp_path):
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL_TOKENS, "cat"])}
+    kinds = {
+        "words": Tokenizer(WordLevel(vocabulary, unk_token="[UNK]")),
+        "pieces": wordpiece_tokenizer(vocabulary, lowercase=True),
+        "bytes": train_tokenizer("bpe", ["a cat sat"] * 3, 300, lowercase=True),
+    }
+    for name, tokenizer in kinds.items():
+        (tmp_path / name).mkdir()
+        write_tokenizer(tmp_path / name, tokenizer, ModelConfig())
+        assert (tmp_path / name / "tokenizer.json").is_file()
+    written = [name for name in kinds if (tmp_path / name / "vocab.txt").is_file()]
+    assert written == ["words", "pieces"]

@@ -1,6 +1,7 @@
 """RoBERTa and XLM-RoBERTa: what their folders answer here, beside transformers."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -24,13 +25,14 @@ from transformers import (
 )
 
 from bert_core.errors import UserError
+from bert_core.masked_language_model import target_ids
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.special_tokens import ROBERTA_TOKENS, special_token_ids, special_tokens
 from bert_core.tasks.sequences import align, word_pieces
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
-from bert_core.word_marks import begins_word, word_marks
+from bert_core.word_marks import begins_word, space_mark, word_marks
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -223,6 +225,7 @@ def test_words_have_their_tags(folder_of, kind, make):
         for place in first[: len(text.split())]
     ]
     kept = [(tag.removeprefix("B-"), score) for tag, score in expected if tag != "O"]
+    assert kept, "else nothing is compared"
     got = [(entity.type, entity.score) for entity in found.entities]
     assert [kind for kind, _ in got] == [kind for kind, _ in kept]
     assert [score for _, score in got] == pytest.approx([score for _, score in kept], abs=1e-5)
@@ -288,6 +291,28 @@ def test_missing_words_are_theirs_and_the_folder_written_here_says_the_same(fold
     back = again.eval()(**rows).logits[0, place].softmax(-1).topk(5)
     torch.testing.assert_close(back.values, wanted.values, rtol=0, atol=1e-5)
     assert not (tmp_path / "ours" / "vocab.txt").exists()
+
+
+def test_a_target_is_the_word_behind_a_space_not_the_rest_of_another(theirs):
+    _, folder = theirs
+    ours = load_tokenizer(folder)
+    mark = space_mark(ours)
+    word = next(
+        token.removeprefix(mark)
+        for token in sorted(ours.get_vocab())
+        if token.startswith(mark) and token[1:].isalpha() and token[1:].isascii()
+        if token.removeprefix(mark) in ours.get_vocab()
+    )
+    assert target_ids(ours, [word]) == (ours.token_to_id(f"{mark}{word}"),)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert"])
+def test_without_a_class_the_tokens_are_those_of_the_models_type(theirs, tmp_path, model_type):
+    _, folder = theirs
+    shutil.copy(folder / "tokenizer.json", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    ours = load_tokenizer(tmp_path)
+    assert "[CLS]" not in ours.get_vocab() and special_tokens(ours) == ROBERTA_TOKENS
 
 
 def test_losses_and_gradients_are_theirs(folder_of):

@@ -13,6 +13,7 @@ from typing import Any
 from bert_core.strict_files import read_json_object
 from workflows.ablations.settings import AblateSettings
 from workflows.ablations.studies import Variant
+from workflows.pretraining.job import for_workers
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder, write_atomically
 
@@ -87,14 +88,16 @@ def _measured(settings: PretrainSettings, shards: Path, gpus: float) -> list[flo
     connect()
     place = TrialPlace.of(settings.cluster, gpus)
     task: Any = ray.remote(num_cpus=place.threads, num_gpus=place.gpus, max_retries=0)(_time_steps)
-    values = settings.model_dump(mode="json")
+    values = for_workers(settings)
     return [
-        ray.get(task.remote(values, number, shards.absolute(), place.threads))
+        ray.get(task.remote(values, number, shards.absolute(), place.threads, _SECONDS))
         for number in range(len(settings.phases))
     ]
 
 
-def _time_steps(values: dict[str, Any], phase: int, shards: Path, num_threads: int) -> float:
+def _time_steps(
+    values: dict[str, Any], phase: int, shards: Path, num_threads: int, seconds: float
+) -> float:
     """Runs in a task: the mean seconds of a step of a phase, behind some that warm up."""
     import torch
 
@@ -124,7 +127,7 @@ def _time_steps(values: dict[str, Any], phase: int, shards: Path, num_threads: i
         for _ in range(_WARM_UP_STEPS):
             next(results)
         begin, count = time.monotonic(), 0
-        while count < _FEWEST_STEPS or time.monotonic() - begin < _SECONDS:
+        while count < _FEWEST_STEPS or time.monotonic() - begin < seconds:
             next(results)
             count += 1
         return (time.monotonic() - begin) / count

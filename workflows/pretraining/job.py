@@ -99,12 +99,7 @@ class PretrainingJob:
         from workflows.pretraining.worker import open_pretraining
         from workflows.training.run import WorkerJob
 
-        paths = {name: getattr(self.settings, name) for name in ("replay", "decay_from")}
-        settings: dict[str, Any] = self.settings.model_dump(mode="json")
-        settings |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
-        other = self.settings.evaluation.other
-        if other is not None:
-            settings["evaluation"]["other"] = str(other.absolute())
+        settings = for_workers(self.settings)
         shards = self.shards.folder.absolute()
         start = None if self.start is None else self.start.encoder.path
         teacher = None if self.teacher is None else self.teacher.path.absolute()
@@ -135,6 +130,16 @@ class PretrainingJob:
         if self.settings.replay is not None:
             described["replay"] = describe_shards(self.settings.replay)
         return described
+
+
+def for_workers(settings: PretrainSettings) -> dict[str, Any]:
+    """The settings as JSON, for a process in another folder: no path is relative."""
+    paths = {name: getattr(settings, name) for name in ("replay", "decay_from")}
+    values: dict[str, Any] = settings.model_dump(mode="json")
+    values |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+    if settings.evaluation.other is not None:
+        values["evaluation"]["other"] = str(settings.evaluation.other.absolute())
+    return values
 
 
 def _named(heads: tuple[str, ...]) -> str:

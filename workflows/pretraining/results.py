@@ -18,7 +18,7 @@ from bert_core.training_statistics import TrainingStatistics, statistics_of_docu
 from workflows.pretraining.job import PretrainingJob, Start
 from workflows.pretraining.phases import described
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import initial_model, turn
+from workflows.pretraining.worker import initial_model, set_rope_theta
 from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
@@ -133,7 +133,7 @@ def export(
     start = None if job.start is None else job.start.encoder.path
     model = initial_model(settings, tokenizer, start).model
     model.load_state_dict(load_file(checkpoint / MODEL))
-    turn(model, settings, len(settings.phases) - 1)
+    set_rope_theta(model, settings, len(settings.phases) - 1)
     save_model_folder(
         job.folder.model,
         model,

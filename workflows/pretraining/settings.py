@@ -168,6 +168,8 @@ class PretrainSettings(RunSettings):
         rows = values.get("rows", {})
         if not cls._reads_one_text(values) or not isinstance(rows, dict):
             return values
+        if rows.get("objective", "mlm") != "mlm":
+            return values  # it will be refused for that, not for what stands here
         return values | {"rows": {"objective": "mlm", "input_format": "full_sentences"} | rows}
 
     @classmethod

@@ -149,17 +149,17 @@ def _in_its_phase(settings: PretrainSettings, state: TrainingState, loss: Any) -
         return loss
 
     def of_phase(model: Bert, *batch: Any, **counts: Any) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401 - those of the loss
-        turn(model, settings, settings.phase_at(state.step)[0])
+        set_rope_theta(model, settings, settings.phase_at(state.step)[0])
         return loss(model, *batch, **counts)
 
     return of_phase
 
 
-def turn(model: Bert, settings: PretrainSettings, phase: int) -> None:
+def set_rope_theta(model: Bert, settings: PretrainSettings, phase: int) -> None:
     """Gives rotary positions the base that they have in a phase; another block has none."""
     config, theta = model.config, settings.global_rope_theta_of(phase)
     if isinstance(config, ModernConfig) and config.global_rope_theta != theta:
-        model.encoder.turn_by(theta)
+        model.encoder.set_global_rope_theta(theta)
 
 
 def learning_rate(settings: PretrainSettings, step: int) -> float:
@@ -322,7 +322,7 @@ class HeldOutEvaluation:
         """Measures the model on the rows of the phase that `step` ended in, or begins with."""
         last = min(step, self._settings.total_steps) - 1
         number, _ = self._settings.phase_at(max(last, 0))
-        turn(self._model, self._settings, number)
+        set_rope_theta(self._model, self._settings, number)
         loss, dtype = self._backend.evaluation_loss(compute_loss)
         return evaluate_pretraining(
             self._model,

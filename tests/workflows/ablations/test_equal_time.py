@@ -13,6 +13,7 @@ from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.equal_time import with_minutes
 from workflows.ablations.held_out import equal_time_verdict, minutes_curve
 from workflows.ablations.report import write_ablation_report
+from workflows.ablations.studies import chosen_variants, variant_settings
 from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
@@ -53,15 +54,12 @@ def test_both_blocks_are_trained_for_the_same_time_and_compared(
     tmp_path, block_settings, monkeypatch
 ):
     storage = open_storage(str(tmp_path))
-    # What a task of Ray does, in this process: `tests/workflows/test_ablate.py` has the cluster.
-    monkeypatch.setattr(equal_time, "_SECONDS", 0.1)
 
-    def measured(settings, shards, gpus):
-        assert not gpus or not settings.cluster.use_gpu
+    def measured(settings, shards, _):  # what a task of Ray does, in this process
         values = settings.model_dump(mode="json")
         with worker_threads():
             phases = range(len(settings.phases))
-            return [equal_time._time_steps(values, number, shards, 1) for number in phases]
+            return [equal_time._time_steps(values, number, shards, 1, 0.1) for number in phases]
 
     monkeypatch.setattr(equal_time, "_measured", measured)
     with opened_ablation(block_settings, storage) as ablation:
@@ -95,6 +93,17 @@ def test_both_blocks_are_trained_for_the_same_time_and_compared(
     assert "0.05 minutes each" in text
     svg = (tmp_path / "report" / "pretraining.svg").read_text()
     assert "over minutes of training" in svg and "modern block" in svg
+
+
+@pytest.mark.ray
+def test_steps_are_measured_on_the_cluster(block_settings, ray_cluster, monkeypatch):
+    monkeypatch.setattr(equal_time, "_SECONDS", 0.1)
+    phases = [phase.model_copy(update={"steps": 1}) for phase in block_settings.phases * 2]
+    settings = block_settings.model_copy(update={"phases": phases})
+    _, modern = chosen_variants("block", settings, [])
+    settings = variant_settings(settings, modern)
+    first, second = equal_time._measured(settings, block_settings.shards, 1.0)
+    assert 0 < first < 30 and 0 < second < 30
 
 
 def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():

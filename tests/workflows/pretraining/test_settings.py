@@ -183,7 +183,8 @@ def test_what_cannot_train_is_refused():
     tpu = {"use_gpu": False, "tpu": "v5e", "topology": "2x2"}
     modern, short = {"block": "modern"}, {"sequence_length": 64, "steps": 1}
     refused("reads one text, both ways", model=modern, rows={"input_format": "segment_pair"})
-    refused("left_to_right|both ways", model=modern, rows={"objective": "left_to_right"})
+    for objective in ("mlm_nsp", "left_to_right"):
+        refused("reads one text, both ways", model=modern, rows={"objective": objective})
     refused("the modern block has no learned", model=modern | {"position_embedding": "learned"})
     refused("the bert block has no rotary positions", model={"position_embedding": "rotary"})
     refused("local_attention is of another block", model={"local_attention": 64})
