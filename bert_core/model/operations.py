@@ -65,8 +65,8 @@ def _padded(
     slots = None if causal else layout.attended_slots
     keys = None if slots is None else slots[:, None, None, :]
     if reach is not None:
-        slots_of_row = range(layout.mask.shape[1])
-        near = within_reach(slots_of_row, slots_of_row, reach, split.device)
+        slots_of_row = torch.arange(layout.mask.shape[1], device=split.device)
+        near = within_reach(slots_of_row, slots_of_row, reach)
         # Padding out of everybody's reach looks at itself.
         keys = near if keys is None else near & (keys | ~keys.mT)
     mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout, causal)

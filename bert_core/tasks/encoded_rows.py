@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 LayoutName = Literal["packed", "padded"]
 
+RowPooling = Literal["cls", "mean"]
+"""What a row is read at as a whole: its first token, or the mean of all."""
+
 PREDICTION_TOKENS = 4096
 """Default slots of a micro-batch in inference."""
 
@@ -243,6 +246,12 @@ class EncodedRows:
     def rows_of(self, items: IntArray) -> IntArray:
         """Indices of the rows of these items, in their order."""
         return ragged_arange(self._first_rows[items], self.rows_per_item[items])
+
+
+def whole_rows(lengths: IntArray, pooling: RowPooling) -> tuple[IntArray, IntArray]:
+    """Places [P] of rows of these lengths [R] that are read as a whole; how many each has."""
+    counts = np.ones_like(lengths) if pooling == "cls" else lengths
+    return ragged_arange(np.zeros_like(counts), counts), counts
 
 
 def gather_items(parts: Sequence[tuple[EncodedRows, IntArray]]) -> EncodedRows:

@@ -310,6 +310,9 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     if isinstance(settings, FinetuneSettings):
         refuse_missing_layers(settings, encoder)
     options = settings.options
+    if options.head.reads_mean and not encoder.config.transforms_every_state:
+        what = "of the paper's block a classifier reads [CLS], not the mean of all tokens"
+        raise UserError(what, "--options.classifier_pooling mean", "leave it out")
     if not isinstance(options, TextEmbedding):
         return
     width, where = encoder.config.hidden_size, str(encoder.path)

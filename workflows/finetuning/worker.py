@@ -249,7 +249,9 @@ def encoder_flops(config: ModelConfig, task: Task, frozen: int, result: StepResu
         sum_of_squared_lengths=squares,
         num_predictions=num_tokens if task.head.name == WORDS else 0,
         num_rows=num_labels if task.head.pooled else 0,
-        num_read=num_tokens if task.head.name in ("span", VECTORS, WORDS) else num_labels,
+        num_read=num_tokens
+        if task.head.name in ("span", VECTORS, WORDS) or task.head.reads_mean
+        else num_labels,
     )
 
 

@@ -129,7 +129,7 @@ def test_local_attention_is_masked_attention(lengths, reach):
     wanted = []
     for part in projections.split(lengths):
         query, key, value = part.view(len(part), 3, heads, size).permute(1, 2, 0, 3)
-        near = within_reach(range(len(part)), range(len(part)), reach)
+        near = within_reach(torch.arange(len(part)), torch.arange(len(part)), reach)
         mixed = F.scaled_dot_product_attention(query, key, value, near)
         wanted.append(mixed.transpose(0, 1).reshape(len(part), -1))
     torch.testing.assert_close(found, torch.cat(wanted), rtol=0, atol=1e-5)
