@@ -80,10 +80,14 @@ class Embeddings(OnDevice):
         self.position: nn.Embedding | SinusoidalPositions
         if config.position_embedding == "learned":
             self.position = nn.Embedding(config.max_position_embeddings, hidden_size)
-        else:
-            self.position = SinusoidalPositions(config.max_position_embeddings, hidden_size)
+        self.make_tables(config)
         self.norm = nn.LayerNorm(hidden_size, config.layer_norm_eps)
         self.dropout = config.hidden_dropout_prob
+
+    def make_tables(self, config: ModelConfig) -> None:
+        """Computes fixed positions, which are no weights."""
+        if config.position_embedding == "sinusoidal":
+            self.position = SinusoidalPositions(config.max_position_embeddings, config.hidden_size)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embeds tokens; all three ids are int64 [T], the result is [T, H]."""

@@ -102,7 +102,9 @@ def finetuning_parts(
     """
     backend = backend_of(worker, settings)
     torch.manual_seed(settings.seed)  # before the head is drawn
-    config, model, tokenizer = load_model_folder(encoder, changes=settings.encoder_changes())
+    config, model, tokenizer = load_model_folder(
+        encoder, changes=settings.encoder_changes(), draws=True
+    )
     frozen = 0
     if isinstance(settings, FinetuneSettings):
         frozen = settings.freeze_layers
