@@ -68,7 +68,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 _HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
 
-
 METRICS = {
     "single": ("accuracy", "f1_macro", "matthews"),
     "multiple": ("f1_micro", "f1_macro", "exact_match"),
