@@ -312,10 +312,14 @@ def close_models(models: Sequence[ServedModel], *, finish: bool = True) -> None:
         batcher.close(finish=finish)
 
 
+_WARM_UP_TOKENS = 512
+"""A row of 8,192 would take seconds, and all the memory that a request for it takes."""
+
+
 def warm_up(model: ServedModel) -> None:
-    """Computes a short row and a longest one: the first request need not wait for what is lazy."""
-    longest = model.config.max_position_embeddings
-    tokens = cut_texts(model.tokenizer, ["a", "a " * longest], offsets=False)
+    """Computes a short row and a long one: the first request need not wait for what is lazy."""
+    longest = min(model.config.max_position_embeddings, _WARM_UP_TOKENS)
+    tokens = cut_texts(model.tokenizer, ["a", "a " * (longest - 2)], offsets=False)
     rows = unit_rows(tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest).rows
     model.batcher.submit(Work(rows, (model.config.num_hidden_layers,))).result()
 

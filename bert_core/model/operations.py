@@ -19,6 +19,7 @@ from bert_core.errors import UserError
 from bert_core.model.cpu import dropout as cpu_dropout
 from bert_core.model.cpu.attention import attention_in_blocks
 from bert_core.model.cpu.linear import filled_up, in_blocks, is_convolution, linear
+from bert_core.model.cpu.rotation import rotated
 from bert_core.model.cpu.vocabulary import fused_cross_entropy
 from bert_core.model.layout import Layout, Packed, Padded, within_reach
 
@@ -195,9 +196,14 @@ class CpuOperations:
         self.keeps_rows_apart = keeps_rows_apart
 
     linear = staticmethod(linear)
-    rotate = staticmethod(rotate)
     dropout = staticmethod(cpu_dropout.dropout)
     add_dropout = staticmethod(cpu_dropout.add_dropout)
+
+    def rotate(self, query_key_value: Tensor, num_heads: int, rotation: Rotations) -> Tensor:
+        """Computes the function of this name in place: nothing else needs what was there."""
+        if not cpu_dropout.is_eager_cpu(query_key_value):
+            return rotate(query_key_value, num_heads, rotation)
+        return rotated(query_key_value, num_heads, *rotation)
 
     def feed_forward(self, states: Tensor, intermediate: nn.Module, output: nn.Module) -> Tensor:
         """Applies both maps, GELU in between, to states [P, H]: [P, H]."""
