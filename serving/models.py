@@ -142,7 +142,9 @@ class ServedModel:
     def work(self, rows: EncodedRows) -> Work:
         """What the task's head is to say of rows."""
         assert self.task is not None and self.head is not None
-        return Work(rows, layers_read(self.model), self.head, self.task.head.num_outputs)
+        shape = self.task.head
+        layers = layers_read(self.model)
+        return Work(rows, layers, self.head, shape.num_outputs, per_row=shape.per_row)
 
     @cached_property
     def _masked_token_head(self) -> Head:
