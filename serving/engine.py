@@ -173,7 +173,7 @@ class Engine:
         )
         check_rows(rows, rows.truncated, inputs, model.name, overflow, self.limits)
         work = (work_of or model.work)(rows)
-        check_numbers(len(rows.places), work.width, self.limits)
+        check_numbers(rows.num_answers(per_row=work.per_row), work.width, self.limits)
         (outputs,) = await self._compute(model, work)
         is_long = len(rows.input_ids) > _QUICK_TOKENS or outputs.size > _QUICK_NUMBERS
         with span("decode"):

@@ -86,16 +86,13 @@ class TaughtRows(EncodedRows):
             self.rows_per_item if self._is_per_row else np.add.reduceat(self.place_counts, starts)
         )
 
-    def _answers_of(self, items: IntArray) -> IntArray:
-        return self.rows_of(items) if self._is_per_row else self.places_of(items)
-
     def batch(
         self, items: IntArray, layout: LayoutName, *, without_labels: bool = False
     ) -> TaughtBatch:
         """See `EncodedRows.batch`."""
         batch = super().batch(items, layout, without_labels=without_labels)
         values: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(batch)}
-        targets = self.targets[self._answers_of(items)]
+        targets = self.targets[self.answers_of(items, per_row=self._is_per_row)]
         if without_labels:
             targets = np.full_like(targets, np.nan)
         return TaughtBatch(**values, targets=torch.from_numpy(targets))

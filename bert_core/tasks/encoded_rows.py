@@ -219,6 +219,14 @@ class EncodedRows:
         rows = self.rows_of(items)
         return ragged_arange(self._first_places[rows], self.place_counts[rows])
 
+    def num_answers(self, *, per_row: bool) -> int:
+        """How many answers a head gives: one of each place, or of each row."""
+        return len(self.lengths) if per_row else len(self.places)
+
+    def answers_of(self, items: IntArray, *, per_row: bool) -> IntArray:
+        """Indices of the answers for these items among all of them, in the order of a batch."""
+        return self.rows_of(items) if per_row else self.places_of(items)
+
     @cached_property
     def _first_rows(self) -> IntArray:
         return _starts(self.rows_per_item)
