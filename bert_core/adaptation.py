@@ -52,7 +52,7 @@ def load_start_model(
     over the vocabulary that was drawn says how frequent tokens are: no steps go into learning that.
     Raises `ModelFolderError` as `load_model_folder` does.
     """
-    _, model, own = load_model_folder(folder, changes=changes)
+    _, model, own = load_model_folder(folder, changes=changes, draws=True)
     drawn = tuple(model.add_missing_heads(heads))
     model.heads = nn.ModuleDict({name: model.heads[name] for name in heads})
     if num_positions is not None:

@@ -3,18 +3,17 @@
 Written next to its final name and renamed; with checksums, and refused when damaged. No pickle.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -35,9 +34,14 @@ from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
-from bert_core.special_tokens import special_tokens
-from bert_core.strict_files import first_fault, is_plain_name, read_bounded, read_json_object
-from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
+from bert_core.strict_files import (
+    first_fault,
+    is_plain_name,
+    read_bounded,
+    read_json_object,
+    write_json,
+)
+from bert_core.tokenizer import load_tokenizer, num_embeddings, write_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 
@@ -101,7 +105,7 @@ def save_model_folder(
     """
     folder = Path(folder).expanduser().absolute()
     with folder_to_publish(folder) as written:
-        _write_json(written / CONFIG, _to_config_json(model, extra_config or {}))
+        write_json(written / CONFIG, _to_config_json(model, extra_config or {}))
         save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file for its owner alone; a server may run as somebody else.
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
@@ -110,10 +114,10 @@ def save_model_folder(
         others = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
         for name, content in others.items():
             if content is not None:
-                _write_json(written / name, content.model_dump(mode="json"))
+                write_json(written / name, content.model_dump(mode="json"))
         for name, values in (modules or {}).items():
             (written / name).parent.mkdir(exist_ok=True)
-            _write_json(written / name, values)
+            write_json(written / name, values)
 
 
 @contextmanager
@@ -160,15 +164,16 @@ def _is_whole(written: Path) -> bool:
 
 
 def load_model_folder(
-    folder: str | Path, *, changes: Mapping[str, Any] | None = None
+    folder: str | Path, *, changes: Mapping[str, Any] | None = None, draws: bool = False
 ) -> tuple[ModelConfig, Bert, Tokenizer]:
     """Loads a folder written here, or any of Hugging Face's with a BERT encoder, on the CPU.
 
     Returns the configuration, the model in float32 and training mode, and the tokenizer. The model
     has the heads in the folder and no other: an encoder alone has none, or its pooler;
     `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to have other
-    than in the folder: dropout, or fewer layers (`Encoder.keep_layers`). To compute answers or
-    embeddings use `bert_core.load`.
+    than in the folder: dropout, or fewer layers (`Encoder.keep_layers`). With `draws` the weights
+    are drawn before they are read: heads that are drawn next are then those that a seed has always
+    given. To compute answers or embeddings use `bert_core.load`.
 
     Raises `ModelFolderError`, a `UserError` that names the file, for what is missing, damaged,
     unknown or not supported.
@@ -183,7 +188,7 @@ def load_model_folder(
         before = _listed(folder)
         try:
             with _unreadable_named(folder):
-                loaded = _load(folder, changes or {})
+                loaded = _load(folder, changes or {}, draws)
         except UserError:
             if _listed(folder) == before:
                 raise
@@ -218,13 +223,15 @@ def _unreadable_named(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
+def _load(
+    folder: Path, changes: Mapping[str, Any], draws: bool
+) -> tuple[ModelConfig, Bert, Tokenizer]:
     _verify_checksums(folder)
     config, content = _read_config(folder / CONFIG)
     changed = type(config).model_validate(config.model_dump() | dict(changes))
     kept, own = changed.num_hidden_layers, config.num_hidden_layers
     config = changed.model_copy(update={"num_hidden_layers": own})
-    model = _read_model(folder, config, content)
+    model = _read_model(folder, config, content, draws)
     if kept != own:
         model.encoder.keep_layers(kept)
     tokenizer = load_tokenizer(folder)
@@ -273,38 +280,6 @@ def _weights(model: Bert) -> dict[str, Tensor]:
         name: tensor.detach().to("cpu", torch.float32).contiguous()
         for name, tensor in family_of(model.config).to_theirs(state).items()
     }
-
-
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """Writes a tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take.
-
-    A vocab.txt is written where the tokens are all that a model has: others have merges or scores.
-    """
-    save_tokenizer(tokenizer, folder / "tokenizer.json")
-    state = json.loads(tokenizer.to_str())
-    if state["model"]["type"] in ("WordPiece", "WordLevel"):
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        words = sorted(vocabulary, key=lambda word: vocabulary[word])
-        (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    names = special_tokens(tokenizer)
-    special = {
-        f"{name}_token": getattr(names, name) for name in ("cls", "mask", "pad", "sep", "unk")
-    }
-    _write_json(folder / "special_tokens_map.json", special)
-    normalizer = state["normalizer"] or {}
-    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
-    if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
-        settings["model_input_names"] = ["input_ids", "attention_mask"]
-    if normalizer.get("type") == "BertNormalizer":
-        settings |= {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": normalizer["lowercase"],
-            "strip_accents": normalizer["strip_accents"],
-            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-        }
-    else:
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    _write_json(folder / "tokenizer_config.json", settings)
 
 
 def _verify_checksums(folder: Path) -> None:
@@ -369,7 +344,7 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise ModelFolderError("damaged model configuration", str(path), fault) from error
 
 
-def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -> Bert:
+def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any], draws: bool) -> Bert:
     """The model with the heads whose weights are complete; `content` is that of config.json."""
     family = FAMILIES[content.get("model_type", "bert")]
     architecture = next(iter(content.get("architectures") or ()), None)
@@ -393,17 +368,25 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -
             state[_POSITIONS] = state[_POSITIONS][first:].clone()
         if _SEGMENTS in state and not read_tokenizer_settings(folder).has_segments:
             config = config.model_copy(update={"type_vocab_size": 1})
-            state[_SEGMENTS] = state[_SEGMENTS][:1]
-        model = Bert(Encoder(config), {})
-        _add_pretrained_heads(model, state, architecture or "")
-        for name in TASK_HEADS:
-            weight = state.get(f"heads.{name}.linear.weight")
-            if weight is not None:
-                model.add_task_head(name, len(weight))
+            state[_SEGMENTS] = state[_SEGMENTS][:1].clone()
         tagger = _weights_of_tagger(state)
-        if tagger:
-            model.heads[FEATURE_TAGGER] = FeatureTagger.from_weights(tagger, config)
-        model.load_state_dict(state)
+        # On `meta` nothing is drawn, which takes longer than reading, or has memory.
+        with nullcontext() if draws else torch.device("meta"):
+            model = Bert(Encoder(config), {})
+            _add_pretrained_heads(model, state, architecture or "")
+            for name in TASK_HEADS:
+                weight = state.get(f"heads.{name}.linear.weight")
+                if weight is not None:
+                    model.add_task_head(name, len(weight))
+            if tagger:
+                model.heads[FEATURE_TAGGER] = FeatureTagger.from_weights(tagger, config)
+        for name, each in model.state_dict().items():
+            if (
+                name in state
+            ):  # whole numbers, such as those of a tagger's layers, are stored as others
+                state[name] = state[name].to(each.dtype)
+        model.load_state_dict(state, assign=True)
+        model.encoder.embeddings.make_tables(config)
     except (SafetensorError, OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split())[:300]
         path = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
@@ -437,13 +420,19 @@ def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: s
 
 
 def _read_weights(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights under their names in the folder, of one file or of the shards of an index."""
+    """The weights under their names in the folder, of one file or of the shards of an index.
+
+    Numbers with a point are in float32. They have memory of their own: whoever writes over the file
+    changes no model.
+    """
     if (folder / WEIGHTS).is_file():
-        return load_file(folder / WEIGHTS)
+        with safe_open(folder / WEIGHTS, framework="pt") as weights:
+            names = list(weights.keys())
+        return {name: _read_weight(folder / WEIGHTS, name) for name in names}
     if (folder / INDEX).is_file():
-        shards = _read_index(folder)
-        tensors = {file: load_file(folder / file) for file in sorted(set(shards.values()))}
-        return {name: tensors[file][name] for name, file in shards.items()}
+        return {
+            name: _read_weight(folder / file, name) for name, file in _read_index(folder).items()
+        }
     remedy = "restore it"
     if list(folder.glob("*.bin")):  # a pickle, which may run anything
         architecture = next(iter(content.get("architectures") or ()), "")
@@ -454,6 +443,13 @@ def _read_weights(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]
             f"{architecture}.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         )
     raise ModelFolderError("no weights", str(folder / WEIGHTS), remedy)
+
+
+def _read_weight(path: Path, name: str) -> Tensor:
+    # The file is opened for each: what was read of it counts as memory until it is closed.
+    with safe_open(path, framework="pt") as weights:
+        weight = weights.get_tensor(name)
+        return weight.to(torch.float32 if weight.is_floating_point() else weight.dtype, copy=True)
 
 
 def _read_index(folder: Path) -> dict[str, str]:
@@ -491,7 +487,3 @@ def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)
     }
-
-
-def _write_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert_core.config import ModernConfig
 from bert_core.errors import UserError
 from bert_core.features.sentence_pooling import (
     SentencePooling,
@@ -21,7 +20,7 @@ from bert_core.features.sentence_pooling import (
     read_sparse_pooling,
 )
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import Layer
+from bert_core.model.layout import Layout, Padded, within_reach
 from bert_core.model.operations import TorchOperations, use_operations
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import load_model_folder
@@ -46,6 +45,35 @@ OUTPUTS: dict[Answer, tuple[str, ...]] = {
     "sparse_vector": ("sparse_embedding",),
 }
 """The names of the outputs, those of `transformers` and sentence-transformers."""
+
+
+class GraphOperations(TorchOperations):
+    """Attention of padded rows whose mask is added to the scores: what other programs fuse."""
+
+    @staticmethod
+    def attention(
+        query_key_value: Tensor,
+        num_heads: int,
+        layout: Layout,
+        dropout: float = 0.0,
+        *,
+        causal: bool = False,
+        reach: int | None = None,
+    ) -> Tensor:
+        """As `bert_core.model.operations.attention`, of rows that see both ways."""
+        assert isinstance(layout, Padded)
+        assert not causal
+        assert not dropout
+        split = query_key_value.view(*layout.mask.shape, 3, num_heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # [N, heads, n, H / heads] each
+        seen = layout.mask[:, None, None, :]
+        if reach is not None:
+            slots = torch.arange(layout.mask.shape[1], device=seen.device)
+            seen = seen & within_reach(slots, slots, reach)
+        # Finite, so that what sees no token is no NaN.
+        hidden = (~seen).to(query.dtype) * torch.finfo(query.dtype).min  # [N, 1, 1 or n, n]
+        mixed = F.scaled_dot_product_attention(query, key, value, hidden)
+        return mixed.transpose(1, 2).reshape(query_key_value.shape[0], -1)
 
 
 class PaddedModel(nn.Module):
@@ -81,7 +109,7 @@ class PaddedModel(nn.Module):
         states = self.states(input_ids, attention_mask, token_type_ids)
         match self.answer:
             case "row":
-                return (self._head("classifier", states[:, 0]),)
+                return (self._head("classifier", self._of_row(states, attention_mask)),)
             case "token":
                 return (self._head("classifier", states),)
             case "span":
@@ -97,22 +125,12 @@ class PaddedModel(nn.Module):
 
     def states(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """The last layer's states, [N, n, H]; those at padding mean nothing."""
-        encoder = self.model.encoder
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        states = encoder.embeddings(input_ids, token_type_ids, positions)
-        # Finite, so that a row without a token is no NaN.
-        hidden = (1 - attention_mask[:, None, None, :].to(states.dtype)) * torch.finfo(
-            states.dtype
-        ).min  # [N, 1, 1, n], added to the scores
-        for layer in encoder.layers:
-            assert isinstance(layer, Layer)
-            split = layer.query_key_value(states).unflatten(-1, (3, layer.num_heads, -1))
-            query, key, value = split.permute(2, 0, 3, 1, 4)  # [N, heads, n, H / heads] each
-            mixed = F.scaled_dot_product_attention(query, key, value, hidden)
-            mixed = layer.attention_output(mixed.transpose(1, 2).flatten(2))
-            states = layer.attention_norm(states + mixed)
-            states = layer.output_norm(states + layer.output(F.gelu(layer.intermediate(states))))
-        return states
+        inputs = (
+            each.flatten() for each in (input_ids, token_type_ids, positions.expand_as(input_ids))
+        )
+        states = self.model.encoder(*inputs, Padded(attention_mask > 0))
+        return states.unflatten(0, input_ids.shape)
 
     def _head(self, name: str, states: Tensor) -> Tensor:
         heads = self.model.heads
@@ -121,17 +139,26 @@ class PaddedModel(nn.Module):
     def _word_logits(self, states: Tensor) -> Tensor:
         return self.model.heads["masked_token"](states, self.model.encoder.word_embeddings)
 
+    def _of_row(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        assert self.task is not None
+        return _mean(states, attention_mask) if self.task.head.reads_mean else states[:, 0]
+
     def _vector(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         if self.pooling.pooling == "cls":
             vectors = states[:, 0]
         elif self.pooling.pooling == "max":
             vectors = states.masked_fill(_padding(attention_mask), -torch.inf).amax(1)
         else:
-            real = attention_mask.unsqueeze(-1).to(states.dtype)
-            vectors = (states * real).sum(1) / real.sum(1).clamp(min=1)
+            vectors = _mean(states, attention_mask)
         for dense in self.pooling.dense:
             vectors = dense.map(vectors)
         return F.normalize(vectors, dim=1)
+
+
+def _mean(states: Tensor, attention_mask: Tensor) -> Tensor:
+    """The means [N, H] of the states [N, n, H] of real tokens."""
+    real = attention_mask.unsqueeze(-1).to(states.dtype)
+    return (states * real).sum(1) / real.sum(1).clamp(min=1)
 
 
 def _padding(attention_mask: Tensor) -> Tensor:
@@ -150,9 +177,6 @@ def load_padded_model(folder: Path) -> PaddedModel:
     if config.is_decoder:
         what = "an encoder that attends to the left only cannot be exported"
         raise UserError(what, str(folder), "serve it with python -m serving")
-    if isinstance(config, ModernConfig):
-        what = "an encoder of the modern block cannot be exported"
-        raise UserError(what, str(folder), "serve it with python -m serving")
     if FEATURE_TAGGER in model.heads:
         what = "a BiLSTM tagger over an encoder's features cannot be exported"
         raise UserError(
@@ -165,7 +189,7 @@ def load_padded_model(folder: Path) -> PaddedModel:
     if answer in ("vector", "sparse_vector"):
         read = read_sentence_pooling if answer == "vector" else read_sparse_pooling
         pooling = read(folder, config.max_position_embeddings)
-    use_operations(model, TorchOperations())
+    use_operations(model, GraphOperations())
     return PaddedModel(model, answer, task, pooling).eval().requires_grad_(False)
 
 

@@ -25,6 +25,7 @@ from tokenizers import (
     processors,
 )
 
+from bert_core.config import ModelConfig
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError, reason_of
 from bert_core.special_tokens import (
@@ -33,7 +34,7 @@ from bert_core.special_tokens import (
     special_token_ids,
     special_tokens,
 )
-from bert_core.strict_files import parse_json, read_bounded
+from bert_core.strict_files import parse_json, read_bounded, write_json
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
@@ -366,6 +367,38 @@ def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Writes a `tokenizer.json` atomically."""
     with atomic_write(Path(path)) as written:
         written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
+    """Writes a tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take.
+
+    A vocab.txt is written where the tokens are all that a model has: others have merges or scores.
+    """
+    save_tokenizer(tokenizer, folder / "tokenizer.json")
+    state = json.loads(tokenizer.to_str())
+    if state["model"]["type"] in ("WordPiece", "WordLevel"):
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        words = sorted(vocabulary, key=lambda word: vocabulary[word])
+        (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    names = special_tokens(tokenizer)
+    special = {
+        f"{name}_token": getattr(names, name) for name in ("cls", "mask", "pad", "sep", "unk")
+    }
+    write_json(folder / "special_tokens_map.json", special)
+    normalizer = state["normalizer"] or {}
+    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
+    if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    if normalizer.get("type") == "BertNormalizer":
+        settings |= {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": normalizer["lowercase"],
+            "strip_accents": normalizer["strip_accents"],
+            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+        }
+    else:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(folder / "tokenizer_config.json", settings)
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:

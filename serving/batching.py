@@ -89,7 +89,7 @@ class Work:
 
     def answers_of(self, items: IntArray) -> IntArray:
         """Where the answers for items stand among those of all."""
-        return self.rows.rows_of(items) if self.per_row else self.rows.places_of(items)
+        return self.rows.answers_of(items, per_row=self.per_row)
 
     @property
     def kind(self) -> tuple[int, bool]:
@@ -119,7 +119,7 @@ class _Waiting:
         self._is_found = np.zeros(len(lengths), dtype=np.bool_)
         self.tokens_left = work.num_tokens
         widths = [hidden_size] * len(work.layers) if work.head is None else [work.width]
-        count = len(work.rows.lengths) if work.per_row else len(work.rows.places)
+        count = work.rows.num_answers(per_row=work.per_row)
         self._found = [np.zeros((count, width), dtype=np.float32) for width in widths]
 
     @property

@@ -21,9 +21,9 @@ from bert_core.features.units import UnitRows, default_pooling, words_of
 from bert_core.interface import OverflowOrError
 from bert_core.special_tokens import SpecialTokenIds, special_token_ids
 from bert_core.tasks.answers import Codec
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, whole_rows
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rng import IntArray, ragged_arange
+from bert_core.text.rng import IntArray
 from serving.batching import Work
 from serving.limits import Limits
 from serving.models import ModelLoader, ServedModel
@@ -173,7 +173,7 @@ class Engine:
         )
         check_rows(rows, rows.truncated, inputs, model.name, overflow, self.limits)
         work = (work_of or model.work)(rows)
-        check_numbers(len(rows.places), work.width, self.limits)
+        check_numbers(rows.num_answers(per_row=work.per_row), work.width, self.limits)
         (outputs,) = await self._compute(model, work)
         is_long = len(rows.input_ids) > _QUICK_TOKENS or outputs.size > _QUICK_NUMBERS
         with span("decode"):
@@ -322,12 +322,12 @@ def encode_ids(
     kept = np.fromiter(map(len, lists), np.int64, len(lists))
     input_ids = np.fromiter(chain.from_iterable(lists), np.int64, int(kept.sum()))
     pooling = extractor.choice.pooling or default_pooling("text")
-    counts = np.ones_like(kept) if pooling == "cls" else kept
+    places, counts = whole_rows(kept, "cls" if pooling == "cls" else "mean")
     rows = EncodedRows(
         input_ids=input_ids,
         lengths=kept,
         first_lengths=kept,
-        places=ragged_arange(np.zeros_like(kept), counts),
+        places=places,
         place_counts=counts,
         labels=np.empty(0, dtype=np.int64),
         labels_per_item=np.zeros_like(kept),

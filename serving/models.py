@@ -142,7 +142,9 @@ class ServedModel:
     def work(self, rows: EncodedRows) -> Work:
         """What the task's head is to say of rows."""
         assert self.task is not None and self.head is not None
-        return Work(rows, layers_read(self.model), self.head, self.task.head.num_outputs)
+        shape = self.task.head
+        layers = layers_read(self.model)
+        return Work(rows, layers, self.head, shape.num_outputs, per_row=shape.per_row)
 
     @cached_property
     def _masked_token_head(self) -> Head:
@@ -312,10 +314,14 @@ def close_models(models: Sequence[ServedModel], *, finish: bool = True) -> None:
         batcher.close(finish=finish)
 
 
+_WARM_UP_TOKENS = 512
+"""A row of 8,192 would take seconds, and all the memory that a request for it takes."""
+
+
 def warm_up(model: ServedModel) -> None:
-    """Computes a short row and a longest one: the first request need not wait for what is lazy."""
-    longest = model.config.max_position_embeddings
-    tokens = cut_texts(model.tokenizer, ["a", "a " * longest], offsets=False)
+    """Computes a short row and a long one: the first request need not wait for what is lazy."""
+    longest = min(model.config.max_position_embeddings, _WARM_UP_TOKENS)
+    tokens = cut_texts(model.tokenizer, ["a", "a " * (longest - 2)], offsets=False)
     rows = unit_rows(tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest).rows
     model.batcher.submit(Work(rows, (model.config.num_hidden_layers,))).result()
 

@@ -78,7 +78,8 @@ def _probabilities(query_key_value: Tensor, config: ModelConfig, reach: int | No
     if config.is_decoder:
         scores = scores.masked_fill(scores.new_ones(count, count).triu(1).bool(), -torch.inf)
     if reach is not None:
-        near = within_reach(range(count), range(count), reach)
+        places = torch.arange(count)
+        near = within_reach(places, places, reach)
         scores = scores.masked_fill(~near, -torch.inf)
     return scores.softmax(-1)
 

@@ -80,10 +80,14 @@ class Embeddings(OnDevice):
         self.position: nn.Embedding | SinusoidalPositions
         if config.position_embedding == "learned":
             self.position = nn.Embedding(config.max_position_embeddings, hidden_size)
-        else:
-            self.position = SinusoidalPositions(config.max_position_embeddings, hidden_size)
+        self.make_tables(config)
         self.norm = nn.LayerNorm(hidden_size, config.layer_norm_eps)
         self.dropout = config.hidden_dropout_prob
+
+    def make_tables(self, config: ModelConfig) -> None:
+        """Computes fixed positions, which are no weights."""
+        if config.position_embedding == "sinusoidal":
+            self.position = SinusoidalPositions(config.max_position_embeddings, config.hidden_size)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embeds tokens; all three ids are int64 [T], the result is [T, H]."""
@@ -188,15 +192,19 @@ class Encoder(OnDevice):
         """Leaves `count` layers, evenly spaced from the first to the last.
 
         Of 12 layers 6 are those that DistilBERT starts from (Sanh et al. 2019, arXiv 1910.01108).
-        Raises `ValueError` for a count that the encoder does not have.
+        Where layers take turns, global and local ones, they are spaced by whole turns. Raises
+        `ValueError` for a count that the encoder does not have.
         """
-        last = len(self.layers) - 1
-        if isinstance(self.config, ModernConfig) and count != last + 1:
-            raise ValueError("of the modern block all layers are kept: they take turns")
-        if not 1 <= count <= last + 1:
-            raise ValueError(f"{count} layers of {last + 1}")
-        kept = [round(number * last / max(count - 1, 1)) for number in range(count)]
-        self.layers = nn.ModuleList(self.layers[number] for number in kept)
+        present = len(self.layers)
+        if not 1 <= count <= present:
+            raise ValueError(f"{count} layers of {present}")
+        period = self.config.global_every if isinstance(self.config, ModernConfig) else 1
+        last_kept = (count - 1) // period
+        in_last = count - last_kept * period
+        last = (present - in_last) // period  # the last turn with so many layers
+        turns = [round(turn * last / max(last_kept, 1)) for turn in range(last_kept + 1)]
+        numbers = ((period * turns[each // period] + each % period) for each in range(count))
+        self.layers = nn.ModuleList(self.layers[number] for number in numbers)
         self.config = self.config.model_copy(update={"num_hidden_layers": count})
 
     def set_global_rope_theta(self, global_rope_theta: float) -> None:
@@ -262,11 +270,12 @@ class Encoder(OnDevice):
         """As `hidden_states`, of tokens that are embedded, [T, H], and stand at positions [T]."""
         highest = max(layers)
         states = {0: _at(embedded, places)} if 0 in layers else {}
-        count = len(embedded) if places is None else len(places)
+        # Not `len`: a graph for other programs has any number of tokens.
+        count = (embedded if places is None else places).shape[0]
         hidden_states, layout, places = self.operations.filled_up(
             embedded, layout, places, list(self.layers)
         )
-        if missing := len(hidden_states) - len(position_ids):
+        if missing := hidden_states.shape[0] - position_ids.shape[0]:
             position_ids = F.pad(position_ids, (0, missing))
         rotations = self.embeddings.rotations(position_ids)
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):

@@ -127,13 +127,9 @@ class Padded:
 Layout = Packed | Padded
 
 
-def within_reach(
-    queries: range, keys: range, reach: int, device: torch.device | str = "cpu"
-) -> Tensor:
+def within_reach(queries: Tensor, keys: Tensor, reach: int) -> Tensor:
     """Which of the places `keys` (last) those of `queries` may attend to, bool [queries, keys]."""
-    first = torch.arange(queries.start, queries.stop, device=device)
-    second = torch.arange(keys.start, keys.stop, device=device)
-    return (second - first.unsqueeze(1)).abs() <= reach
+    return (keys - queries.unsqueeze(1)).abs() <= reach
 
 
 Batch = TypeVar("Batch", bound="DataclassInstance")

@@ -19,10 +19,15 @@ class ModernEmbeddings(OnDevice):
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=False)
         self.dropout = config.hidden_dropout_prob
+        self.make_tables(config)
+        draw_within(self.word.weight, config.initializer_range)
+
+    def make_tables(self, config: ModelConfig) -> None:
+        """Computes the rates of the rotations, which are no weights."""
+        assert isinstance(config, ModernConfig)
         head_size = config.hidden_size // config.num_attention_heads
         self.of_global = RotaryPositions(config.global_rope_theta, head_size)
         self.of_local = RotaryPositions(config.local_rope_theta, head_size)
-        draw_within(self.word.weight, config.initializer_range)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embeds tokens, int64 [T]: [T, H]."""

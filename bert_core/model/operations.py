@@ -19,6 +19,7 @@ from bert_core.errors import UserError
 from bert_core.model.cpu import dropout as cpu_dropout
 from bert_core.model.cpu.attention import attention_in_blocks
 from bert_core.model.cpu.linear import filled_up, in_blocks, is_convolution, linear
+from bert_core.model.cpu.rotation import rotated
 from bert_core.model.cpu.vocabulary import fused_cross_entropy
 from bert_core.model.layout import Layout, Packed, Padded, within_reach
 
@@ -65,8 +66,8 @@ def _padded(
     slots = None if causal else layout.attended_slots
     keys = None if slots is None else slots[:, None, None, :]
     if reach is not None:
-        slots_of_row = range(layout.mask.shape[1])
-        near = within_reach(slots_of_row, slots_of_row, reach, split.device)
+        slots_of_row = torch.arange(layout.mask.shape[1], device=split.device)
+        near = within_reach(slots_of_row, slots_of_row, reach)
         # Padding out of everybody's reach looks at itself.
         keys = near if keys is None else near & (keys | ~keys.mT)
     mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout, causal)
@@ -195,9 +196,14 @@ class CpuOperations:
         self.keeps_rows_apart = keeps_rows_apart
 
     linear = staticmethod(linear)
-    rotate = staticmethod(rotate)
     dropout = staticmethod(cpu_dropout.dropout)
     add_dropout = staticmethod(cpu_dropout.add_dropout)
+
+    def rotate(self, query_key_value: Tensor, num_heads: int, rotation: Rotations) -> Tensor:
+        """Computes the function of this name in place: nothing else needs what was there."""
+        if not cpu_dropout.is_eager_cpu(query_key_value):
+            return rotate(query_key_value, num_heads, rotation)
+        return rotated(query_key_value, num_heads, *rotation)
 
     def feed_forward(self, states: Tensor, intermediate: nn.Module, output: nn.Module) -> Tensor:
         """Applies both maps, GELU in between, to states [P, H]: [P, H]."""

@@ -170,6 +170,8 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
         "architectures": [architecture_of(task)],
         CONFIG_FIELD: {"name": name, "settings": task.model_dump(mode="json")},
     }
+    if task.head.reads_mean:
+        config["classifier_pooling"] = "mean"
     if task.problem_type is not None:
         config["problem_type"] = task.problem_type
     if not task.head.num_outputs:
@@ -220,7 +222,7 @@ def _of_model(task: Task, model: "Bert") -> Task:
     pooler = {"pooler"} if is_read else set()
     if (
         num_outputs != task.head.num_outputs
-        or heads.keys() - {"pooler"} != {name}
+        or heads.keys() - {"pooler", VECTORS} != {name}
         or pooler - heads.keys()
     ):
         raise UserError(
@@ -228,4 +230,6 @@ def _of_model(task: Task, model: "Bert") -> Task:
             f"{CONFIG_FIELD} in config.json",
             "restore config.json and the weights, or fine-tune again",
         )
+    if task.head.reads_mean:
+        model.add_task_head(VECTORS, 0)
     return task.model_copy(update={"max_length": longest})

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.delimited import MAX_SKIPPED, HasHeader, MaxSkipped
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, whole_rows
 from bert_core.tasks.label_values import (
     as_known,
     class_warnings,
@@ -41,7 +41,15 @@ from bert_core.tasks.tables import (
     text_of,
     value_of,
 )
-from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
+from bert_core.tasks.task import (
+    ClassifierPooling,
+    FloatArray,
+    HeadShape,
+    Predictions,
+    Task,
+    pooled_head,
+    softmax,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +67,6 @@ Answer = str | tuple[str, ...] | float
 Share = Annotated[float, Field(ge=0, le=1)]
 
 _HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
-
 
 METRICS = {
     "single": ("accuracy", "f1_macro", "matthews"),
@@ -98,6 +105,7 @@ class Classification(Task):
     text_column: str = Field(default="text", description="column of the text")
     second_column: str | None = Field(default=None, description="column of the pair's second text")
     label_column: str = Field(default="label", description="column of the answer")
+    classifier_pooling: ClassifierPooling = "cls"
     drop_labels: tuple[str, ...] = Field(
         default=(),
         description="labels to treat as unanswered: their rows are counted, and left out of"
@@ -188,7 +196,7 @@ class Classification(Task):
     @property
     def head(self) -> HeadShape:
         """The pooler's classifier, with an output for each label or one for the number."""
-        return HeadShape("classifier", max(len(self.labels), 1), pooled=True)
+        return pooled_head(max(len(self.labels), 1), self.classifier_pooling)
 
     @property
     def problem_type(self) -> str:
@@ -251,12 +259,13 @@ class Classification(Task):
             second = [each or "" for each in second]
         sequences = encode_sequences(tokenizer, first, second, self.max_length, self.overflow)
         ones = np.ones_like(sequences.lengths)
+        places, place_counts = whole_rows(sequences.lengths, self.classifier_pooling)
         return EncodedRows(
             input_ids=sequences.input_ids,
             lengths=sequences.lengths,
             first_lengths=sequences.first_lengths,
-            places=np.zeros_like(ones),
-            place_counts=ones,
+            places=places,
+            place_counts=place_counts,
             labels=self._encode_answers(examples)[sequences.text],
             labels_per_item=ones,
             rows_per_item=ones,

@@ -37,7 +37,10 @@ class TaughtBatch(TaskBatch):
 
 @dataclass(frozen=True)
 class TaughtRows(EncodedRows):
-    """Rows with the teacher's outputs at their places, `targets` [P, L], NaN where it has none."""
+    """Rows with the teacher's outputs at their places, `targets` [P, L], NaN where it has none.
+
+    Of a head that answers each row at once they are [R, L].
+    """
 
     targets: FloatArray = field(default_factory=lambda: np.empty((0, 0), dtype=np.float32))
 
@@ -66,16 +69,22 @@ class TaughtRows(EncodedRows):
         if len(known) == len(taught):
             known = known | taught
         else:  # one decision of an item, about all its places
-            items = np.repeat(np.arange(self.num_items), self._places_per_item)
+            items = np.repeat(np.arange(self.num_items), self._answers_per_item)
             known = known | (np.bincount(items, ~taught, self.num_items) == 0)
         sums = np.concatenate([[0], np.cumsum(known)])
         ends = np.cumsum(self.labels_per_item)
         return sums[ends] - sums[ends - self.labels_per_item]
 
     @property
-    def _places_per_item(self) -> IntArray:
+    def _is_per_row(self) -> bool:
+        return len(self.targets) == len(self.lengths)
+
+    @property
+    def _answers_per_item(self) -> IntArray:
         starts = np.cumsum(self.rows_per_item) - self.rows_per_item
-        return np.add.reduceat(self.place_counts, starts)
+        return (
+            self.rows_per_item if self._is_per_row else np.add.reduceat(self.place_counts, starts)
+        )
 
     def batch(
         self, items: IntArray, layout: LayoutName, *, without_labels: bool = False
@@ -83,7 +92,7 @@ class TaughtRows(EncodedRows):
         """See `EncodedRows.batch`."""
         batch = super().batch(items, layout, without_labels=without_labels)
         values: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(batch)}
-        targets = self.targets[self.places_of(items)]
+        targets = self.targets[self.answers_of(items, per_row=self._is_per_row)]
         if without_labels:
             targets = np.full_like(targets, np.nan)
         return TaughtBatch(**values, targets=torch.from_numpy(targets))

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 LayoutName = Literal["packed", "padded"]
 
+RowPooling = Literal["cls", "mean"]
+"""What a row is read at as a whole: its first token, or the mean of all."""
+
 PREDICTION_TOKENS = 4096
 """Default slots of a micro-batch in inference."""
 
@@ -216,6 +219,14 @@ class EncodedRows:
         rows = self.rows_of(items)
         return ragged_arange(self._first_places[rows], self.place_counts[rows])
 
+    def num_answers(self, *, per_row: bool) -> int:
+        """How many answers a head gives: one of each place, or of each row."""
+        return len(self.lengths) if per_row else len(self.places)
+
+    def answers_of(self, items: IntArray, *, per_row: bool) -> IntArray:
+        """Indices of the answers for these items among all of them, in the order of a batch."""
+        return self.rows_of(items) if per_row else self.places_of(items)
+
     @cached_property
     def _first_rows(self) -> IntArray:
         return _starts(self.rows_per_item)
@@ -243,6 +254,12 @@ class EncodedRows:
     def rows_of(self, items: IntArray) -> IntArray:
         """Indices of the rows of these items, in their order."""
         return ragged_arange(self._first_rows[items], self.rows_per_item[items])
+
+
+def whole_rows(lengths: IntArray, pooling: RowPooling) -> tuple[IntArray, IntArray]:
+    """Places [P] of rows of these lengths [R] that are read as a whole; how many each has."""
+    counts = np.ones_like(lengths) if pooling == "cls" else lengths
+    return ragged_arange(np.zeros_like(counts), counts), counts
 
 
 def gather_items(parts: Sequence[tuple[EncodedRows, IntArray]]) -> EncodedRows:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import Field
@@ -14,7 +14,7 @@ from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import TASKS, GlueTask, task_of
 from bert_core.tasks.classification import Classification, ScoreFunction, Text
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, RowPooling
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
@@ -111,25 +111,6 @@ def _architecture(config: Mapping[str, Any]) -> str | None:
     return family.class_of_bert(name) if isinstance(name, str) else name
 
 
-def _refuse_another_pooling(
-    folder: Path, config: Mapping[str, Any], architecture: str, is_decoder: bool
-) -> None:
-    """Raises `ModelFolderError` where a row's answer is not read at a [CLS] that sees the row."""
-    if config.get("classifier_pooling", "cls") != "cls":
-        raise ModelFolderError(
-            "a classifier that reads the mean of all tokens",
-            f"classifier_pooling in {folder / CONFIG}",
-            "fine-tune the encoder with workflows/finetune.py, which reads [CLS]",
-        )
-    if is_decoder:
-        # There it reads [CLS], which sees nothing but itself: each text would get the same answer.
-        raise ModelFolderError(
-            f"a {architecture} that attends to the left only",
-            str(folder),
-            "fine-tune such an encoder with workflows/finetune.py, which reads the last token",
-        )
-
-
 def infer_task(
     folder: Path, config: Mapping[str, Any], model: Bert, name: str | None = None
 ) -> tuple[str, Task]:
@@ -166,11 +147,11 @@ def infer_task(
     head = dict(model.heads.items()).get(task.head.name)
     if not isinstance(head, Classifier | Span):
         raise ModelFolderError(f"a {architecture} without its head", str(folder), "restore it")
-    if task.head.pooled:
-        _refuse_another_pooling(folder, config, architecture, model.config.is_decoder)
     num_outputs = head.linear.out_features
     where = f"{folder} as {name}"
     changes: dict[str, Any] = {"max_length": _max_length(task, folder, model)}
+    if task.head.pooled:
+        changes["classifier_pooling"] = _classifier_pooling(folder, config, model)
     names: tuple[str, ...] = ()
     if isinstance(task, Classification | Tagging):
         names = _output_names(config, num_outputs, where)
@@ -189,6 +170,23 @@ def infer_task(
     if drawn := add_task_head(model, task):
         raise ModelFolderError(f"no weights of the {', '.join(drawn)}", str(folder), "restore it")
     return name, task
+
+
+def _classifier_pooling(folder: Path, config: Mapping[str, Any], model: Bert) -> RowPooling:
+    if model.config.is_decoder:
+        # There it reads [CLS], which sees nothing but itself: each text would get the same answer.
+        raise ModelFolderError(
+            "a classifier that attends to the left only",
+            str(folder),
+            "fine-tune such an encoder with workflows/finetune.py, which reads the last token",
+        )
+    if not model.config.transforms_every_state:
+        return "cls"
+    pooling = config.get("classifier_pooling", "cls")
+    if pooling not in get_args(RowPooling):
+        where = f"classifier_pooling in {folder / CONFIG}"
+        raise ModelFolderError(f"unknown pooling {pooling!r}", where, "give cls or mean")
+    return pooling
 
 
 def _embedding(folder: Path, model: Bert, task: TextEmbedding) -> TextEmbedding:

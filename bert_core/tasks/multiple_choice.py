@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.tasks.delimited import MAX_SKIPPED, HasHeader, MaxSkipped
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, whole_rows
 from bert_core.tasks.label_values import label_of
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import (
@@ -34,7 +34,15 @@ from bert_core.tasks.tables import (
     text_of,
     value_of,
 )
-from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
+from bert_core.tasks.task import (
+    ClassifierPooling,
+    FloatArray,
+    HeadShape,
+    Predictions,
+    Task,
+    pooled_head,
+    softmax,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,6 +135,7 @@ class MultipleChoice(Task):
         description="number of the first choice, 0 or 1, where answers are numbers; by"
         " default inferred from the data, which is refused where both are possible",
     )
+    classifier_pooling: ClassifierPooling = "cls"
     header: HasHeader = True
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns"
@@ -141,7 +150,7 @@ class MultipleChoice(Task):
     @property
     def head(self) -> HeadShape:
         """The pooler's classifier with one output, the score of a choice."""
-        return HeadShape("classifier", 1, pooled=True)
+        return pooled_head(1, self.classifier_pooling)
 
     @property
     def tunable(self) -> tuple[str, ...]:
@@ -192,12 +201,13 @@ class MultipleChoice(Task):
         answers = [
             IGNORE_INDEX if example.answer is None else example.answer for example in examples
         ]
+        places, place_counts = whole_rows(sequences.lengths, self.classifier_pooling)
         return EncodedRows(
             input_ids=sequences.input_ids,
             lengths=sequences.lengths,
             first_lengths=sequences.first_lengths,
-            places=np.zeros(len(choices), dtype=np.int64),
-            place_counts=np.ones(len(choices), dtype=np.int64),
+            places=places,
+            place_counts=place_counts,
             labels=np.array(answers, dtype=np.int64),
             labels_per_item=np.ones_like(items),
             rows_per_item=np.full_like(items, num_choices),

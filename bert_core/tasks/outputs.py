@@ -59,7 +59,7 @@ def compute_all_outputs(
             answers = compute_outputs(model, batch).float()
             if has_loss:
                 loss += float(task.loss(answers, batch)[0])
-            where.append(rows.rows_of(items) if per_row else rows.places_of(items))
+            where.append(rows.answers_of(items, per_row=per_row))
             parts.append(answers.cpu().numpy())
             done += batch.num_real_tokens
             if progress is not None:
@@ -67,7 +67,7 @@ def compute_all_outputs(
     mine = where, parts, loss
     found = _of_all_ranks(mine) if shared else [mine]
     widths = [some.shape[1] for _, parts, _ in found for some in parts]
-    count = len(rows.lengths) if per_row else len(rows.places)
+    count = rows.num_answers(per_row=per_row)
     outputs = np.zeros((count, widths[0] if widths else task.head.num_outputs), dtype=np.float32)
     for some_where, some_parts, _ in found:
         for numbers, answers in zip(some_where, some_parts, strict=True):

@@ -15,7 +15,7 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, whole_rows
 from bert_core.tasks.label_values import number_of
 from bert_core.tasks.retrieval import METRICS, ranking_metrics
 from bert_core.tasks.sequences import encode_sequences
@@ -28,7 +28,14 @@ from bert_core.tasks.tables import (
     text_of,
     value_of,
 )
-from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
+from bert_core.tasks.task import (
+    ClassifierPooling,
+    FloatArray,
+    HeadShape,
+    Predictions,
+    Task,
+    pooled_head,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +74,7 @@ class Reranking(Task):
         default="scores",
         description="column of how relevant each is: 0 and 1, or the scores of a teacher",
     )
+    classifier_pooling: ClassifierPooling = "cls"
     header: bool = Field(default=True, description="whether a table's first line names its columns")
     objective: Literal["binary", "listwise", "margin"] = Field(
         default="binary",
@@ -85,13 +93,16 @@ class Reranking(Task):
     @property
     def head(self) -> HeadShape:
         """The pooler's classifier with one output, the score of a passage."""
-        return HeadShape("classifier", 1, pooled=True)
+        return pooled_head(1, self.classifier_pooling)
 
     @property
     def of_pairs(self) -> Classification:
         """The same question about one passage: the score of a pair, as it is."""
         return Classification(
-            kind="regression", second_column="passage", max_length=self.max_length
+            kind="regression",
+            second_column="passage",
+            max_length=self.max_length,
+            classifier_pooling=self.classifier_pooling,
         )
 
     @property
@@ -128,7 +139,7 @@ class Reranking(Task):
         scores = [
             score for each in examples for score in (each.answer or (np.nan,) * len(each.passages))
         ]
-        ones = np.ones_like(sequences.lengths)
+        places, place_counts = whole_rows(sequences.lengths, self.classifier_pooling)
         tokens, truncated = np.zeros_like(counts), np.zeros(len(counts), dtype=np.bool_)
         np.add.at(tokens, example, sequences.num_tokens)
         np.logical_or.at(truncated, example, sequences.truncated)
@@ -136,8 +147,8 @@ class Reranking(Task):
             input_ids=sequences.input_ids,
             lengths=sequences.lengths,
             first_lengths=sequences.first_lengths,
-            places=np.zeros_like(ones),
-            place_counts=ones,
+            places=places,
+            place_counts=place_counts,
             labels=np.stack([np.array(scores), example], axis=1).astype(np.float32),
             labels_per_item=counts,
             rows_per_item=counts,

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
-from bert_core.tasks.encoded_rows import EncodedRows, FeatureBatch, TaskBatch
+from bert_core.tasks.encoded_rows import EncodedRows, FeatureBatch, RowPooling, TaskBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,14 +41,34 @@ Predictions = Sequence[Mapping[str, Any]]
 class HeadShape:
     """A task's head: its name in `Bert.heads`, its outputs, and whether it reads the pooler.
 
-    One that is `per_row` answers each row at once, not each place; vectors have no `num_outputs` of
-    their own, but the encoder's width, or one for each word of the vocabulary.
+    One that is `per_row` answers each row at once, not each place: where it is `pooled`, the mean
+    of the row's places. Vectors have no `num_outputs` of their own, but the encoder's width, or one
+    for each word of the vocabulary.
     """
 
     name: str
     num_outputs: int
     pooled: bool
     per_row: bool = False
+
+    @property
+    def reads_mean(self) -> bool:
+        """Whether it answers to the mean of a row's states."""
+        return self.pooled and self.per_row
+
+
+ClassifierPooling = Annotated[
+    RowPooling,
+    Field(
+        description="what the classifier reads: cls, the state of [CLS], as in the paper, or mean,"
+        " that of all tokens, of an encoder of the modern block"
+    ),
+]
+
+
+def pooled_head(num_outputs: int, pooling: RowPooling) -> HeadShape:
+    """The pooler's classifier with so many outputs."""
+    return HeadShape("classifier", num_outputs, pooled=True, per_row=pooling == "mean")
 
 
 class Task(BaseModel, ABC):
@@ -277,13 +297,12 @@ def head_answers(model: "Bert", states: "Sequence[Tensor]", place_counts: "Tenso
         return heads[FEATURE_TAGGER](states, place_counts)
     (last,) = states
     if VECTORS in heads:
-        return heads[VECTORS](last, place_counts)
+        last = heads.pop(VECTORS)(last, place_counts)
     if isinstance(words := heads.get(WORDS), MaskedTokenHead):
         return words.word_weights(last, model.encoder.word_embeddings, place_counts)
-    if "pooler" in model.heads:
-        last = model.heads["pooler"](last)
-    (answering,) = [head for name, head in model.heads.items() if name != "pooler"]
-    return answering(last)
+    for name in ("pooler", *(name for name in heads if name != "pooler")):
+        last = heads[name](last) if name in heads else last
+    return last
 
 
 def task_loss(
@@ -332,7 +351,9 @@ def divide_outputs(model: "Bert", divisor: float) -> None:
     """
     import torch
 
-    (head,) = [head for name, head in model.heads.items() if name != "pooler"]
+    from bert_core.model.bert import VECTORS
+
+    (head,) = [head for name, head in model.heads.items() if name not in ("pooler", VECTORS)]
     linear = head.get_submodule("linear")
     with torch.no_grad():
         for weight in linear.parameters():
@@ -344,12 +365,16 @@ def add_task_head(model: "Bert", task: Task) -> list[str]:
 
     Returns the heads that were drawn anew, from torch's generator; a head of the right size stays.
     """
+    from bert_core.model.bert import VECTORS
+
     shape = task.head
     poolers = ["pooler"] if reads_pooler(model, task) else []
     drawn = model.add_missing_heads(poolers)  # it may begin as a part of a head that goes
     for name in list(model.heads):
         if name not in (*poolers, shape.name):
             del model.heads[name]
+    if shape.reads_mean:
+        model.add_task_head(VECTORS, 0)
     return [*drawn, *model.add_task_head(shape.name, shape.num_outputs)]
 
 

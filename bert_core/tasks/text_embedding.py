@@ -16,7 +16,13 @@ from pydantic import Field, field_validator, model_validator
 from tokenizers import Tokenizer
 
 from bert_core.interface import RelationKind
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
+from bert_core.tasks.encoded_rows import (
+    EncodedRows,
+    RowPooling,
+    TaskBatch,
+    concatenated,
+    whole_rows,
+)
 from bert_core.tasks.label_values import label_of, number_of
 from bert_core.tasks.metrics import correlation_metrics
 from bert_core.tasks.retrieval import METRICS, nearest, normalized, ranking_metrics
@@ -95,7 +101,7 @@ class TextEmbedding(Task):
         description="dense: of the states; sparse: a weight for each word of the vocabulary, by the"
         " masked-token head (SPLADE)",
     )
-    pooling: Literal["mean", "cls"] = Field(
+    pooling: RowPooling = Field(
         default="mean", description="mean of all tokens' states, or that of [CLS]"
     )
     scale: float | None = Field(
@@ -201,7 +207,7 @@ class TextEmbedding(Task):
         ]
         rows = encode_sequences(tokenizer, [p + t for p, t in number], None, self.max_length)
         ones = np.ones_like(rows.lengths)
-        counts = rows.lengths if self.pooling == "mean" or self.is_sparse else ones
+        places, counts = whole_rows(rows.lengths, "mean" if self.is_sparse else self.pooling)
         flat = concatenated(of_examples)
         sizes = np.array([len(each) for each in of_examples], dtype=np.int64)
         example = np.repeat(np.arange(len(examples)), sizes)
@@ -215,7 +221,7 @@ class TextEmbedding(Task):
             input_ids=rows.input_ids,
             lengths=rows.lengths,
             first_lengths=rows.first_lengths,
-            places=ragged_arange(np.zeros_like(counts), counts),
+            places=places,
             place_counts=counts,
             labels=ones,
             labels_per_item=ones,

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -33,10 +34,9 @@ from bert_core.model_folder import (
     ModelFolderError,
     load_model_folder,
     save_model_folder,
-    write_tokenizer,
 )
 from bert_core.special_tokens import SPECIAL_TOKENS
-from bert_core.tokenizer import wordpiece_tokenizer
+from bert_core.tokenizer import wordpiece_tokenizer, write_tokenizer
 from bert_core.tokenizer_training import train_tokenizer, train_wordpiece
 
 WORDS = ["a", "b", "##b", "hello", "wo", "##rld", "e", "##e", "中", ",", "!"]
@@ -63,6 +63,61 @@ def test_comes_back_as_it_was(folder, small_config, small_model, tokenizer):
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert (folder / "README.md").read_text() == "# A card\n"
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_loading_draws_nothing_unless_what_is_drawn_next_depends_on_it(folder):
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    _, model, _ = load_model_folder(folder)
+    assert torch.equal(torch.get_rng_state(), state)
+    _, drawn, _ = load_model_folder(folder, draws=True)
+    after = torch.get_rng_state()
+    assert not torch.equal(after, state)
+    torch.manual_seed(0)
+    Bert.for_pretraining(model.config)
+    assert torch.equal(torch.get_rng_state(), after), "as many numbers as a fresh model takes"
+    weights = drawn.state_dict()
+    assert all(torch.equal(each, weights[name]) for name, each in model.state_dict().items())
+    assert all(each.requires_grad for each in model.parameters())
+
+
+def test_a_file_that_is_written_over_changes_no_model_that_is_loaded(folder):
+    _, model, _ = load_model_folder(folder)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.write(b"\1" * path.stat().st_size)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+_PEAK = """
+import sys
+from pathlib import Path
+from bert_core.model_folder import load_model_folder
+
+def kilobytes(name):
+    text = Path("/proc/self/status").read_text()
+    return int(text.split(f"{name}:")[1].split()[0])
+
+before = kilobytes("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+load_model_folder(sys.argv[1])
+print(kilobytes("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc")
+def test_a_model_is_in_memory_once_while_it_is_read(tmp_path, tokenizer):
+    config = ModelConfig(
+        vocab_size=100, hidden_size=256, num_hidden_layers=24, num_attention_heads=4,
+        intermediate_size=2048, max_position_embeddings=16,
+    )  # fmt: skip
+    model = Bert.for_pretraining(config)
+    save_model_folder(tmp_path / "model", model, tokenizer, card="")
+    size = (tmp_path / "model" / "model.safetensors").stat().st_size
+    command = [sys.executable, "-c", _PEAK, str(tmp_path / "model")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(done.stdout) * 1024 < 1.7 * size, "a second copy is as much again"
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])

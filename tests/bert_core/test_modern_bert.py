@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -23,11 +24,11 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.portable import load_padded_model
 from bert_core.predictor import load_predictor
 from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.tasks.catalog import TASKS, task_config, task_of
-from bert_core.tasks.task import add_task_head, head_answers
+from bert_core.tasks.classification import Text
+from bert_core.tasks.task import add_task_head, head_answers, task_loss
 from bert_core.tokenizer import wordpiece_tokenizer
 from bert_core.training.layers import draw_anew
 
@@ -273,12 +274,71 @@ def test_a_fine_tuned_folder_is_one_of_theirs(tmp_path, tokenizer, batch, name, 
         task_of(config, ours)
 
 
-def test_a_classifier_of_the_mean_of_all_tokens_is_refused(tmp_path, tokenizer):
-    folder = tmp_path / "theirs"
-    model = model_of_theirs(ModernBertForSequenceClassification, classifier_pooling="mean")
-    model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    with pytest.raises(UserError, match="mean of all tokens"):
+@pytest.fixture
+def mean_classifier(tmp_path, tokenizer):
+    """A classifier of theirs that reads the mean of all tokens, and its folder."""
+    labels = {"id2label": {0: "bad", 1: "good", 2: "odd"}}
+    theirs = model_of_theirs(
+        ModernBertForSequenceClassification, classifier_pooling="mean", **labels
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    return theirs, tmp_path / "theirs"
+
+
+MEAN_TEXTS = ["a b c d e f g", "z", "q w e r t y u i o p a s d f g h j k l z x"]
+
+
+def test_a_classifier_of_the_mean_of_all_tokens_answers_as_theirs(
+    mean_classifier, tokenizer, tmp_path
+):
+    theirs, folder = mean_classifier
+    predictor = load_predictor(folder)
+    found = predictor.predict(MEAN_TEXTS)
+    for text, answer in zip(MEAN_TEXTS, found, strict=True):
+        wanted = theirs(torch.tensor([tokenizer.encode(text).ids])).logits.softmax(-1)[0]
+        scores = {each.label: each.score for each in answer.scores}
+        assert [scores[name] for name in ("bad", "good", "odd")] == pytest.approx(
+            wanted.tolist(), abs=1e-5
+        )
+    task = predictor.task
+    assert task.classifier_pooling == "mean"
+    rest = task_config("classification", TASKS["classification"].model_copy(update={
+        "labels": task.labels, "classifier_pooling": "mean", "max_length": 32,
+    }))  # fmt: skip
+    save_model_folder(tmp_path / "ours", predictor.model, tokenizer, extra_config=rest)
+    again = ModernBertForSequenceClassification.from_pretrained(tmp_path / "ours")
+    assert again.config.classifier_pooling == "mean"
+    state = again.state_dict()
+    assert all(torch.equal(each, state[name]) for name, each in theirs.state_dict().items())
+    assert load_predictor(tmp_path / "ours").predict(MEAN_TEXTS) == found
+
+
+def test_gradients_through_the_mean_of_all_tokens_are_theirs(mean_classifier, tokenizer):
+    theirs, folder = mean_classifier
+    predictor = load_predictor(folder)
+    task, ours = predictor.task, predictor.model
+    labels = ["good", "bad", "odd"]
+    examples = [Text(text, None, label) for text, label in zip(MEAN_TEXTS, labels, strict=True)]
+    rows = task.encode(examples, tokenizer)
+    batch = rows.batch(np.arange(3), "packed")
+    loss, _ = task_loss(task, ours.requires_grad_(), batch, num_labels=3)
+    loss.backward()
+    texts = zip(MEAN_TEXTS, (1, 0, 2), strict=True)
+    wanted = sum(
+        theirs(torch.tensor([tokenizer.encode(text).ids]), labels=torch.tensor([number])).loss / 3
+        for text, number in texts
+    )
+    torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
+    wanted.backward()
+    assert_gradients_are_equal(ours, theirs)
+
+
+def test_an_unknown_pooling_is_refused(mean_classifier):
+    _, folder = mean_classifier
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"classifier_pooling": "max"}))
+    with pytest.raises(UserError, match="unknown pooling 'max'"):
         load_predictor(folder)
 
 
@@ -310,10 +370,3 @@ def test_flops_count_the_gate_and_the_reach():
     long = forward_flops(config, num_tokens=100, sum_of_squared_lengths=100**2, **counts)
     maps = 100 * 4 * (8 * 32**2 + 6 * 32 * 48)
     assert long == maps + 4 * 32 * (2 * 100**2 + 2 * 100 * 9)
-
-
-def test_a_graph_of_it_is_refused(tmp_path, tokenizer):
-    ours = ours_of(model_of_theirs(ModernBertForMaskedLM), "masked_token")
-    save_model_folder(tmp_path / "ours", ours, tokenizer)
-    with pytest.raises(UserError, match="modern block cannot be exported"):
-        load_padded_model(tmp_path / "ours")

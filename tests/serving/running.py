@@ -18,6 +18,8 @@ import uvicorn
 from forked_programs import ForkedProgram
 from small_tasks import write_encoder
 
+from bert_core.config import ModernConfig
+from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.classification import Classification
@@ -186,6 +188,29 @@ def write_models(root):
         config = task_config(task_name, task)
         save_model_folder(folders[name], model, tokenizer, card="", extra_config=config)
     return folders
+
+
+def write_modern(folder, encoder, pooling):
+    """A model of the modern block: of masked words, or a classifier that reads so."""
+    _, _, tokenizer = load_model_folder(encoder)
+    torch.manual_seed(2)
+    config = ModernConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=4,
+        num_attention_heads=2, intermediate_size=48, local_attention=8,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    model = Bert.for_pretraining(config, next_sentence=False)
+    said = {}
+    if pooling is not None:
+        values = {"labels": ("a", "b"), "max_length": 64, "classifier_pooling": pooling}
+        task = TASKS["classification"].model_copy(update=values)
+        add_task_head(model, task)
+        said = task_config("classification", task)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.normal_(std=0.2)
+    save_model_folder(folder, model, tokenizer, extra_config=said)
+    return folder
 
 
 def start(

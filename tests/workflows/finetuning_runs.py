@@ -60,11 +60,16 @@ def write_tagged(folder: Path, *, train: int = 90, dev: int = 40) -> Path:
 
 
 def write_encoder(
-    folder: Path, *, vocab_size: int = VOCABULARY, positions: int = 32, layers: int = 1
+    folder: Path,
+    *,
+    vocab_size: int = VOCABULARY,
+    positions: int = 32,
+    layers: int = 1,
+    kind: type[ModelConfig] = ModelConfig,
 ) -> Path:
     """A fresh encoder of one layer, or more, as a pre-training run leaves it."""
     tokenizer = train_wordpiece([" ".join(WORDS)] * 3, VOCABULARY, lowercase=True)
-    config = ModelConfig(
+    config = kind(
         vocab_size=vocab_size,
         hidden_size=32,
         num_hidden_layers=layers,
@@ -73,7 +78,8 @@ def write_encoder(
         max_position_embeddings=positions,
     )
     torch.manual_seed(4)
-    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, card="")
+    model = Bert.for_pretraining(config, next_sentence=kind is ModelConfig)
+    save_model_folder(folder, model, tokenizer, card="")
     return folder
 
 

@@ -252,8 +252,8 @@ def refuse_unknown_figure(settings: TaskRunSettings, task: Task, dev: Split) -> 
     name = settings.evaluation.metric
     if name in (None, "loss"):
         return
-    places = len(dev.rows.lengths) if task.head.per_row else len(dev.rows.places)
-    outputs = np.zeros((places, max(task.head.num_outputs, 1)), dtype=np.float32)
+    count = dev.rows.num_answers(per_row=task.head.per_row)
+    outputs = np.zeros((count, max(task.head.num_outputs, 1)), dtype=np.float32)
     known = task.metrics(task.decode(outputs, dev.rows, dev.examples), dev.examples)
     if name not in known:
         what = f"unknown figure{nearest(name, known)}"
@@ -310,6 +310,9 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     if isinstance(settings, FinetuneSettings):
         refuse_missing_layers(settings, encoder)
     options = settings.options
+    if options.head.reads_mean and not encoder.config.transforms_every_state:
+        what = "of the paper's block a classifier reads [CLS], not the mean of all tokens"
+        raise UserError(what, "--options.classifier_pooling mean", "leave it out")
     if not isinstance(options, TextEmbedding):
         return
     width, where = encoder.config.hidden_size, str(encoder.path)

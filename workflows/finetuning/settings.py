@@ -43,7 +43,12 @@ DIVISION_FIELDS = ("split", "folds", "fold", "group_by", "split_seed")
 _LATER = (
     *("loss", "evaluation", "patience", "freeze_layers", "reinit_layers", "optimizer.layer_decay"),
     *("decisions", "options.thresholds"),
-    *("options.drop_labels", "options.max_skipped", "options.first_number"),
+    *(
+        "options.classifier_pooling",
+        "options.drop_labels",
+        "options.max_skipped",
+        "options.first_number",
+    ),
 )
 """Settings that older runs did not have."""
 

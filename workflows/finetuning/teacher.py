@@ -129,8 +129,9 @@ def _kept_outputs(
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise UserError("damaged outputs of a teacher", str(path), "delete the file") from error
-    if found.ndim != 2 or len(found) != len(rows.places):
-        what = f"outputs of shape {found.shape} for {len(rows.places)} places"
+    count = rows.num_answers(per_row=teacher.task.head.per_row)
+    if found.ndim != 2 or len(found) != count:
+        what = f"outputs of shape {found.shape} for {count} answers"
         raise UserError(what, str(path), "delete the file")
     return found
 

@@ -102,7 +102,9 @@ def finetuning_parts(
     """
     backend = backend_of(worker, settings)
     torch.manual_seed(settings.seed)  # before the head is drawn
-    config, model, tokenizer = load_model_folder(encoder, changes=settings.encoder_changes())
+    config, model, tokenizer = load_model_folder(
+        encoder, changes=settings.encoder_changes(), draws=True
+    )
     frozen = 0
     if isinstance(settings, FinetuneSettings):
         frozen = settings.freeze_layers
@@ -249,7 +251,9 @@ def encoder_flops(config: ModelConfig, task: Task, frozen: int, result: StepResu
         sum_of_squared_lengths=squares,
         num_predictions=num_tokens if task.head.name == WORDS else 0,
         num_rows=num_labels if task.head.pooled else 0,
-        num_read=num_tokens if task.head.name in ("span", VECTORS, WORDS) else num_labels,
+        num_read=num_tokens
+        if task.head.name in ("span", VECTORS, WORDS) or task.head.reads_mean
+        else num_labels,
     )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError
-from bert_core.model_folder import CONFIG, folder_to_publish, write_tokenizer
+from bert_core.model_folder import CONFIG, folder_to_publish
 from bert_core.portable import INPUTS, PaddedModel, load_padded_model
 from bert_core.strict_files import read_json_object
-from bert_core.tokenizer import load_tokenizer
+from bert_core.tokenizer import load_tokenizer, write_tokenizer
 from workflows.model_location import model_name
 from workflows.portable.card import card_of
 from workflows.portable.graphs import FILES, check_size, open_graph, size_of, to_int8, write_graph

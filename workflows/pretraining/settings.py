@@ -400,6 +400,9 @@ class PretrainSettings(RunSettings):
                     del values[section][name]
         if self.batch.packed:
             values["batch"]["bins"] = BINS_VERSION
+        if self.evaluation.masked_share is not None:
+            # It decides no weights, but every figure: only runs of one share are comparable.
+            values["evaluation"] = {"masked_share": self.evaluation.masked_share}
         return values
 
     def _as_before(self) -> dict[str, dict[str, object]]:

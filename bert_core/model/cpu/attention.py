@@ -66,7 +66,7 @@ class Block:
         Bool [1 or count, 1, stop - start, last - first]. An empty slot may to all in its reach: a
         softmax over nothing would be NaN.
         """
-        near = within_reach(range(start, stop), range(first, last), reach)[None, None]
+        near = within_reach(torch.arange(start, stop), torch.arange(first, last), reach)[None, None]
         if self.keys is None:
             return near
         keys = self.keys[:, None]

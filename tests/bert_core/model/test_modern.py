@@ -13,6 +13,7 @@ from bert_core.model.operations import (
     CpuOperations,
     TorchOperations,
     attention,
+    rotate,
     use_operations,
 )
 
@@ -129,7 +130,7 @@ def test_local_attention_is_masked_attention(lengths, reach):
     wanted = []
     for part in projections.split(lengths):
         query, key, value = part.view(len(part), 3, heads, size).permute(1, 2, 0, 3)
-        near = within_reach(range(len(part)), range(len(part)), reach)
+        near = within_reach(torch.arange(len(part)), torch.arange(len(part)), reach)
         mixed = F.scaled_dot_product_attention(query, key, value, near)
         wanted.append(mixed.transpose(0, 1).reshape(len(part), -1))
     torch.testing.assert_close(found, torch.cat(wanted), rtol=0, atol=1e-5)
@@ -182,3 +183,22 @@ def test_rotary_positions_are_of_the_modern_block():
         ModernConfig(is_decoder=True)
     with pytest.raises(ValueError, match="even size"):
         ModernConfig(hidden_size=12, num_attention_heads=4)
+
+
+@pytest.mark.parametrize("count", [1, 255, 600])
+def test_rotations_in_place_are_the_plain_ones_in_both_directions(count):
+    generator = torch.Generator().manual_seed(count)
+    given = torch.randn(count, 3 * 4 * 16, generator=generator)
+    angles = torch.randn(count, 8, generator=generator)
+    rotation = angles.cos(), angles.sin()
+    wanted = rotate(given, 4, rotation)
+    assert torch.equal(CpuOperations().rotate(given.clone(), 4, rotation), wanted)
+    gradients = []
+    weights = torch.randn(given.shape, generator=generator)
+    for operations in (TorchOperations(), CpuOperations()):
+        leaf = given.clone().requires_grad_()
+        found = operations.rotate(leaf * 1, 4, rotation)
+        assert torch.equal(found.detach(), wanted)
+        (found * weights).sum().backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bert_core.config import IGNORE_INDEX, ModelConfig
+from bert_core.config import IGNORE_INDEX, ModelConfig, ModernConfig
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -255,3 +255,32 @@ def test_kept_layers_are_evenly_spaced(count, kept, tokenizer, tmp_path):
     assert len(load_model_folder(tmp_path / "few")[1].encoder.layers) == count
     with pytest.raises(ValueError, match="13 layers of 12"):
         whole.encoder.keep_layers(13)
+
+
+@pytest.mark.parametrize(
+    ("count", "kept"),
+    [
+        (11, [0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19]),
+        (7, [0, 1, 2, 12, 13, 14, 21]),
+        (4, [0, 1, 2, 21]),
+        (2, [0, 1]),
+        (22, list(range(22))),
+    ],
+)
+def test_layers_that_take_turns_are_kept_by_whole_turns(count, kept, tokenizer, tmp_path):
+    config = ModernConfig(
+        vocab_size=200, hidden_size=8, num_hidden_layers=22, num_attention_heads=1,
+        intermediate_size=8, max_position_embeddings=16, local_attention=4,
+    )  # fmt: skip
+    whole = Bert.for_pretraining(config, next_sentence=False)
+    for number, layer in enumerate(whole.encoder.layers):
+        layer.output.weight.data.fill_(number)
+    save_model_folder(tmp_path / "whole", whole, tokenizer)
+    _, model, _ = load_model_folder(tmp_path / "whole", changes={"num_hidden_layers": count})
+    layers = list(model.encoder.layers)
+    assert [int(layer.output.weight[0, 0]) for layer in layers] == kept
+    fresh = Encoder(model.config)  # whose layers are global and local where the folder says so
+    assert [layer.reach for layer in layers] == [layer.reach for layer in fresh.layers]
+    save_model_folder(tmp_path / "few", model, tokenizer)
+    again = load_model_folder(tmp_path / "few")[1].state_dict()
+    assert all(torch.equal(each, again[name]) for name, each in model.state_dict().items())

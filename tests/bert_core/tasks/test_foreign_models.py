@@ -283,7 +283,7 @@ def test_rows_are_as_long_as_the_model_takes_them(folder, tmp_path):
         ),
         (TAGGER, {}, "mrpc", f"a {TAGGER}, and the task mrpc needs a {CLASSIFIER}"),
         ("BertForMaskedLM", {}, None, "no known task in the model"),
-        (CLASSIFIER, {"is_decoder": True}, None, f"a {CLASSIFIER} that attends to the left only"),
+        (CLASSIFIER, {"is_decoder": True}, None, "a classifier that attends to the left only"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(folder, architecture, config, name, said):

@@ -159,6 +159,7 @@ OTHERS = {
         "kind": ("multiple", {}, TABLE),
         "text_column": ("other", {}, TABLE),
         "second_column": ("pair", {}, TABLE),
+        "classifier_pooling": ("mean", {}, TABLE),
         "label_column": ("other", {}, TABLE),
         "drop_labels": (("up",), {}, TABLE),
         "header": (False, {"text_column": "0", "label_column": "1"}, TABLE),
@@ -173,6 +174,7 @@ OTHERS = {
         "labels": (("a", "b"), {}, CHOICES),
         "context_column": ("sent", {}, CHOICES),
         "start_column": ("sent", {}, CHOICES),
+        "classifier_pooling": ("mean", {}, CHOICES),
         "choice_columns": (("b", "a"), {}, CHOICES),
         "label_column": ("other", {}, CHOICES),
         "first_number": (1, {"first_number": 0}, NUMBERED),
@@ -220,10 +222,10 @@ def all_it_does(task, path, tokenizer):
         rows = task.encode(examples, tokenizer)
     except UserError as error:
         return str(error)
-    shape = len(rows.places), task.head.num_outputs
+    shape = len(rows.lengths if task.head.per_row else rows.places), task.head.num_outputs
     outputs = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     found = task.decode(outputs, rows, examples)
-    arrays = rows.input_ids, rows.lengths, rows.labels, rows.truncated, rows.example
+    arrays = rows.input_ids, rows.lengths, rows.labels, rows.truncated, rows.example, rows.places
     return repr(
         (examples, [array.tolist() for array in arrays], found, task.criterion, task.labels)
     )

@@ -253,6 +253,7 @@ def test_an_option_that_says_nothing_is_refused(storage, options, match):
         ({"evaluation.metric": "acuracy"}, "unknown figure, did you mean accuracy"),
         ({"freeze_layers": 2}, "2 layers of 1.*--freeze_layers 1"),
         ({"reinit_layers": 3}, "3 layers of 1.*--reinit_layers 1"),
+        ({"options.classifier_pooling": "mean"}, "reads .CLS., not the mean.*classifier_pooling"),
     ],
 )
 def test_figures_and_layers_that_are_not_there_are_refused_before_work(storage, changed, message):

@@ -9,6 +9,7 @@ from finetuning_runs import WORDS, arguments, finetune_here, write_encoder, writ
 from pretraining_runs import Channel, StoppingWorker, worker_threads
 from safetensors.torch import load_file
 
+from bert_core.config import ModernConfig
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import TASKS, task_config
@@ -32,11 +33,15 @@ SMALL = {"keep_layers": 1, "epochs": 2, "checkpoint__every_steps": 4}
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory):
-    """A task, an encoder of two layers, a finished teacher, and texts without labels."""
     storage = tmp_path_factory.mktemp("storage")
-    write_task(storage / "data")
     write_encoder(storage / "encoder", layers=2)
-    run, _, _ = finetune_here(storage, name="teacher")
+    return with_teacher(storage)
+
+
+def with_teacher(storage, **changed):
+    """Adds a task, a finished teacher, and texts without labels to the storage of an encoder."""
+    write_task(storage / "data")
+    run, _, _ = finetune_here(storage, name="teacher", **changed)
     (run.folder.path / "artifacts").mkdir()
     settings = run.parts.settings
     encoder = open_encoder(settings.model, storage, "sqlite://")
@@ -143,6 +148,20 @@ def test_the_results_tell_teacher_and_student_apart(storage):
     config, _, _ = load_model_folder(job.folder.model)
     assert config.num_hidden_layers == 1
     assert job.described()[1]["teacher.sha256"] == job.data.teacher.sha256
+
+
+def test_the_modern_block_teaches_and_learns_by_whole_turns(tmp_path):
+    write_encoder(tmp_path / "encoder", layers=7, kind=ModernConfig)
+    mean = {"options__classifier_pooling": "mean", "dropout__attention_probs_dropout_prob": 0}
+    storage = with_teacher(tmp_path, **mean)
+    run, job = learn(storage, name="student", keep_layers=4, **mean)
+    (run.folder.path / "artifacts").mkdir(exist_ok=True)
+    results = write_results(job)
+    config, model, _ = load_model_folder(job.folder.model)
+    assert (config.num_hidden_layers, model.encoder.layers[3].reach) == (4, None)
+    said = json.loads((job.folder.model / "config.json").read_text())
+    assert said["classifier_pooling"] == "mean"
+    assert results.figures["dev/accuracy"] > 0.8
 
 
 def test_a_run_without_a_teacher_keeps_its_recipe(storage):

@@ -9,6 +9,7 @@ import torch
 from finetuning_runs import WORDS, finetune_here, write_encoder, write_task
 from safetensors.torch import load_file
 
+from bert_core.config import ModernConfig
 from bert_core.model_folder import load_model_folder
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import NonFiniteLossError
@@ -173,6 +174,20 @@ def test_layers_may_stay_begin_anew_and_learn_at_rates_of_their_own(tmp_path):
     plain, _, _ = finetune_here(storage, 1, name="plain")
     result = SimpleNamespace(num_real_tokens=90, sums=[0, 0, 8], sum_of_squared_lengths=900)
     assert 0 < whole.parts.step_flops(result) < plain.parts.step_flops(result)
+
+
+def test_the_modern_block_learns_from_the_mean_of_all_tokens(tmp_path):
+    write_task(tmp_path / "data")
+    write_encoder(tmp_path / "encoder", layers=2, kind=ModernConfig)
+    mean = {"options__classifier_pooling": "mean", "dropout__attention_probs_dropout_prob": 0}
+    whole, _, _ = finetune_here(tmp_path, name="mean", **mean)
+    finetune_here(tmp_path, 7, name="mean-parts", **mean)
+    again, _, _ = finetune_here(tmp_path, name="mean-parts", **mean)
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (whole, again)]
+    first, second = (load_file(path / "model.safetensors") for path in paths)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(each, second[name]) for name, each in first.items())
+    assert max(each.get("dev/accuracy", 0) for _, each in records(whole)) > 0.9
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(storage):

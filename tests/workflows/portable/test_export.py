@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import write_models
+from running import write_models, write_modern
 from tokenizers import Tokenizer
 
 from bert_core.model.bert import Bert
@@ -38,6 +38,8 @@ def folders(tmp_path_factory):
     _, model, tokenizer = load_model_folder(found["encoder"])
     found["vectors"] = root / "vectors"
     save_model_folder(found["vectors"], Bert(model.encoder, {}), tokenizer)
+    for name, pooling in {"modern": None, "modern_mean": "mean"}.items():
+        found[name] = write_modern(root / name, found["encoder"], pooling)
     return found
 
 
@@ -102,6 +104,14 @@ def test_a_classifier(exported, folders, format):
     for row, answer in zip(shares, found, strict=True):
         assert labels[str(row.argmax())] == answer.label
         assert row.max() == pytest.approx(answer.scores[0].score, abs=1e-4)
+
+
+@pytest.mark.slow
+@formats
+@pytest.mark.parametrize("name", ["modern", "modern_mean"])
+def test_the_modern_block(exported, format, name):
+    _, said = exported(name, "--format", format)
+    assert re.search(r"float32 +100 inputs of 3 to 64 tokens: outputs differ by .*e-0[5-7]", said)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from running import write_models
+from running import write_models, write_modern
 from small_tasks import write_encoder
 
 from bert_core.errors import UserError
@@ -33,6 +33,8 @@ def folders(tmp_path_factory):
         found[name] = root / name
         config = task_config(name, TASKS[name])
         save_model_folder(found[name], model, tokenizer, extra_config=config)
+    for name, pooling in {"modern": None, "modern_cls": "cls", "modern_mean": "mean"}.items():
+        found[name] = write_modern(root / name, found["encoder"], pooling)
     for pooling in ("cls", "max"):
         _, model, tokenizer = load_model_folder(found["encoder"])
         said = SentencePooling(pooling, normalize=True, max_length=40)
@@ -67,10 +69,13 @@ KINDS = {
     "cls": ("vector", 32),
     "max": ("vector", 32),
     "sparse": ("sparse_vector", 120),
+    "modern": ("word", 61),
+    "modern_cls": ("row", 2),
+    "modern_mean": ("row", 2),
 }
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", KINDS)
 def test_padded_and_packed_say_the_same(folders, name):
     model = load_padded_model(folders[name])

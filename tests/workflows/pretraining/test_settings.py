@@ -152,6 +152,13 @@ def test_packed_rows_in_other_bins_are_another_run():
     assert differences(older, packed) == [f"batch.bins: None -> {BINS_VERSION}"]
 
 
+def test_runs_that_are_measured_with_other_masks_are_other_runs():
+    plain = PretrainSettings().recipe()
+    assert "evaluation" not in plain
+    measured = PretrainSettings(evaluation={"masked_share": 0.3, "every_steps": 7}).recipe()
+    assert measured == plain | {"evaluation": {"masked_share": 0.3}}
+
+
 def test_what_decides_the_weights_is_in_the_recipe():
     def recipe(**rows):
         return PretrainSettings(rows=rows).recipe()["rows"]
