@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 _ROWS = 256
 """So many rows of a base model, and what is made of them, stay in the cache."""
@@ -55,12 +56,13 @@ class _Rotation(Function):
         return _rotate(query_key_value, num_heads, cosines, sines)
 
     @staticmethod
+    @once_differentiable  # it hides the signature from the type checker
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,  # noqa: ANN401 - torch gives it no public type
-        gradient: Tensor,
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
     ) -> tuple[Tensor, None, None, None]:
         """Of the queries, keys and values before they were turned."""
         cosines, sines = ctx.saved_tensors
         # Somebody else may hold the gradient.
-        turned = gradient.clone(memory_format=torch.contiguous_format)
+        turned = grad_outputs[0].clone(memory_format=torch.contiguous_format)
         return _rotate(turned, ctx.num_heads, cosines, -sines), None, None, None
