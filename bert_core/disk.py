@@ -6,12 +6,14 @@ A full disk is a `DiskFullError` of one line, and leaves no partial file.
 import ctypes
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from bert_core.errors import UserError
@@ -95,6 +97,11 @@ def atomic_write(path: Path, remedy: str = "free some space, then repeat") -> It
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_sorted_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:
+    """Writes values with their keys in order, so that equal values are equal files."""
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def replace_folder(written: Path, folder: Path) -> None:

@@ -25,6 +25,7 @@ from bert_core.disk import (
     recover,
     remove,
     replace_folder,
+    write_sorted_json,
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
@@ -39,7 +40,6 @@ from bert_core.strict_files import (
     is_plain_name,
     read_bounded,
     read_json_object,
-    write_json,
 )
 from bert_core.tokenizer import load_tokenizer, num_embeddings, write_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
@@ -105,7 +105,7 @@ def save_model_folder(
     """
     folder = Path(folder).expanduser().absolute()
     with folder_to_publish(folder) as written:
-        write_json(written / CONFIG, _to_config_json(model, extra_config or {}))
+        write_sorted_json(written / CONFIG, _to_config_json(model, extra_config or {}))
         save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file for its owner alone; a server may run as somebody else.
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
@@ -114,10 +114,10 @@ def save_model_folder(
         others = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
         for name, content in others.items():
             if content is not None:
-                write_json(written / name, content.model_dump(mode="json"))
+                write_sorted_json(written / name, content.model_dump(mode="json"))
         for name, values in (modules or {}).items():
             (written / name).parent.mkdir(exist_ok=True)
-            write_json(written / name, values)
+            write_sorted_json(written / name, values)
 
 
 @contextmanager

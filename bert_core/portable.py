@@ -1,7 +1,7 @@
 """A whole model as one forward pass over padded rows, for the graphs of other programs.
 
-It reads the parameters of a `Bert` and computes what the packed path does, with padding and plain
-operations, so that ONNX Runtime and OpenVINO can take it over.
+It is the encoder in the padded layout and the head behind it, with plain operations, so that ONNX
+Runtime and OpenVINO can take it over.
 Shapes: N rows of n tokens, H hidden size, L outputs of the head, V vocabulary, D numbers of a
 vector.
 """

@@ -318,8 +318,3 @@ def first_fault(error: Any) -> str:  # noqa: ANN401 - pydantic's ValidationError
 
 def _first_line(cause: object) -> str:
     return " ".join(str(cause).split())[:200]
-
-
-def write_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:
-    """Writes values with their keys in order, so that equal ones are equal files."""
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

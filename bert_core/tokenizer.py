@@ -1,9 +1,8 @@
-"""WordPiece tokenizers: trains, loads, saves and hashes them.
+"""Loads, checks, saves and hashes tokenizers.
 
-Texts go in, a `tokenizers.Tokenizer` with BERT's normalisation and special tokens comes out. A
-tokenizer.json from elsewhere is checked before it runs: only the step types of BERT-like tokenizers
-are allowed. Each takes time and memory in proportion to the text, which a pattern or replacement
-from the file need not.
+A tokenizer.json from elsewhere is checked before it runs: only the kinds of steps that tokenizers
+of encoders have are allowed. Each takes time and memory in proportion to the text, which a pattern
+or replacement from the file need not.
 """
 
 import base64
@@ -26,7 +25,7 @@ from tokenizers import (
 )
 
 from bert_core.config import ModelConfig
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_sorted_json
 from bert_core.errors import UserError, reason_of
 from bert_core.special_tokens import (
     SPECIAL_TOKENS,
@@ -34,7 +33,7 @@ from bert_core.special_tokens import (
     special_token_ids,
     special_tokens,
 )
-from bert_core.strict_files import parse_json, read_bounded, write_json
+from bert_core.strict_files import parse_json, read_bounded
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
@@ -384,7 +383,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
     special = {
         f"{name}_token": getattr(names, name) for name in ("cls", "mask", "pad", "sep", "unk")
     }
-    write_json(folder / "special_tokens_map.json", special)
+    write_sorted_json(folder / "special_tokens_map.json", special)
     normalizer = state["normalizer"] or {}
     settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
     if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
@@ -398,7 +397,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
         }
     else:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    write_json(folder / "tokenizer_config.json", settings)
+    write_sorted_json(folder / "tokenizer_config.json", settings)
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:

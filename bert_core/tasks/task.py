@@ -298,11 +298,14 @@ def head_answers(model: "Bert", states: "Sequence[Tensor]", place_counts: "Tenso
     (last,) = states
     if VECTORS in heads:
         last = heads.pop(VECTORS)(last, place_counts)
+        if not heads:
+            return last
     if isinstance(words := heads.get(WORDS), MaskedTokenHead):
         return words.word_weights(last, model.encoder.word_embeddings, place_counts)
-    for name in ("pooler", *(name for name in heads if name != "pooler")):
-        last = heads[name](last) if name in heads else last
-    return last
+    if "pooler" in heads:
+        last = heads.pop("pooler")(last)
+    (answering,) = heads.values()
+    return answering(last)
 
 
 def task_loss(

@@ -1,10 +1,10 @@
 """The folder of an exported model: the graph, its tokenizer, config.json, and how to call it."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bert_core.disk import write_sorted_json
 from bert_core.errors import UserError
 from bert_core.model_folder import CONFIG, folder_to_publish
 from bert_core.portable import INPUTS, PaddedModel, load_padded_model
@@ -77,5 +77,4 @@ def _write_rest(
         if model.answer == "vector":
             described["pooling"] = pooling.pooling
     config = read_json_object(folder / CONFIG) | {EXPORT_FIELD: described}
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (written / CONFIG).write_text(text, encoding="utf-8")
+    write_sorted_json(written / CONFIG, config)

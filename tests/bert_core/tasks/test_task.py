@@ -31,7 +31,12 @@ from bert_core.tasks.metrics import less_is_better
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import add_task_head, compute_outputs, refuse_ignored_options
+from bert_core.tasks.task import (
+    add_task_head,
+    compute_outputs,
+    head_answers,
+    refuse_ignored_options,
+)
 
 
 def test_the_encoder_and_a_fitting_head_stay_all_else_goes(small_config):
@@ -75,6 +80,16 @@ def test_what_a_decoder_says_of_a_text_hangs_on_all_of_it(small_config):
         )
         assert not torch.allclose(found[0], other[0]), "its last token decides too"
         assert torch.allclose(found[1], other[1])
+
+
+def test_one_head_answers_and_no_other(small_config):
+    model = Bert(Encoder(small_config), {})
+    add_task_head(model, Classification(labels=("a", "b")))
+    states, counts = torch.zeros(2, small_config.hidden_size), torch.ones(2, dtype=torch.int64)
+    assert head_answers(model, [states], counts).shape == (2, 2)
+    model.add_task_head("span", 2)
+    with pytest.raises(ValueError, match="unpack"):
+        head_answers(model, [states], counts)
 
 
 def test_labels_given_are_not_learned():
