@@ -209,8 +209,13 @@ def _computing(predictor: Predictor) -> Computing:
     }
 
 
-def example_texts(most_words: int) -> list[str]:
-    """Texts of 1 up to so many words, in mixed lengths: the same ones each time."""
+_MOST_WORDS = 512
+"""A graph's attention takes time and memory in the square of a length: 8,192 would take hours."""
+
+
+def example_texts(longest: int) -> list[str]:
+    """Texts of 1 word up to so many, 512 at most, in mixed lengths: the same ones each time."""
+    most_words = min(longest, _MOST_WORDS)
     words = " ".join(read_documentation(_SOURCE, Counter())).split()
     sizes = np.geomspace(1, most_words, NUM_TEXTS).round().astype(int)
     draw = np.random.default_rng(0)

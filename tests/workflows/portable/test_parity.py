@@ -146,6 +146,7 @@ def test_texts_are_the_same_ones_each_time_and_of_all_lengths():
     sizes = [len(text.split()) for text in texts]
     assert (min(sizes), max(sizes), len(sizes)) == (1, 50, NUM_TEXTS)
     assert sizes != sorted(sizes)
+    assert max(len(text.split()) for text in example_texts(8192)) == 512, "an export has an end"
 
 
 def int8(folder, encoder):
