@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from bert_core.errors import UserError, nearest
 
@@ -226,9 +227,18 @@ def described(option: Option) -> str:
     return f"{text} [{unit}]" if unit and unit not in text else text
 
 
-def help_of_settings(program: str, settings: type[BaseModel], guide: Guide) -> CommandHelp:
-    """The help of a command whose options are the fields of a pydantic model."""
-    sections = list(_sections(settings, guide))
+def help_of_settings(
+    program: str,
+    settings: type[BaseModel],
+    guide: Guide,
+    defaults: Mapping[str, Any] | None = None,
+    note: str = "",
+) -> CommandHelp:
+    """The help of a command whose options are the fields of a pydantic model.
+
+    `defaults`, by section, stand for those of the fields; `note` is one more paragraph.
+    """
+    sections = list(_sections(settings, guide, defaults or {}))
     options = {option.name: option for section in sections for option in section.options}
     names = [_typed(name, guide) for name in guide.common]
     unknown = [name for name in names if name not in options]
@@ -247,7 +257,7 @@ def help_of_settings(program: str, settings: type[BaseModel], guide: Guide) -> C
     return CommandHelp(
         f"{program} {guide.action}".strip(),
         summary,
-        tuple(details),
+        (*details, *filter(None, [note])),
         guide.examples,
         tuple(options[name] for name in names),
         tuple(section for section in rest if section.options),
@@ -255,19 +265,24 @@ def help_of_settings(program: str, settings: type[BaseModel], guide: Guide) -> C
 
 
 def _sections(
-    model: type[BaseModel], guide: Guide, prefix: str = "", summary: str = ""
+    model: type[BaseModel],
+    guide: Guide,
+    defaults: Mapping[str, Any],
+    prefix: str = "",
+    summary: str = "",
 ) -> Iterator[Section]:
     """The section of a model's own fields, then those of the models in it."""
     own: list[Option] = []
     below: list[Section] = []
     for field_name, field in model.model_fields.items():
-        name = prefix + (field.alias or field_name)
+        own_name = field.alias or field_name
+        name = prefix + own_name
         inner = _without_none(field.annotation)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             about = field.description or _paragraphs(inner.__doc__ or "")[0]
-            below += _sections(inner, guide, f"{name}.", about)
+            below += _sections(inner, guide, defaults.get(own_name, {}), f"{name}.", about)
         elif f"--{name} " not in guide.action:  # it would be the action again
-            own.append(_option(name, field, inner, guide))
+            own.append(_option(name, field, inner, guide, defaults.get(own_name, _OWN)))
     title = prefix.removesuffix(".").replace("_", " ").replace(".", ", ").capitalize()
     yield Section(title or "General", _in_a_sentence(summary), tuple(own))
     yield from below
@@ -284,9 +299,21 @@ def _typed(name: str, guide: Guide) -> str:
     return name.upper() if name == guide.positional else f"--{name}"
 
 
-def _option(name: str, field: FieldInfo, kind: Any, guide: Guide) -> Option:  # noqa: ANN401
+_OWN = object()
+"""Stands for a field's own default."""
+
+
+def _option(
+    name: str,
+    field: FieldInfo,
+    kind: Any,  # noqa: ANN401 - an annotation
+    guide: Guide,
+    default: Any,  # noqa: ANN401 - a setting's value
+) -> Option:
     type_name, value, choices = _type_of(kind, name)
-    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    required = field.is_required() and default is _OWN
+    if default is _OWN:
+        default = None if required else field.get_default(call_default_factory=True)
     may_be_taken_back = type_name == "flag" and (default is None or default is True)
     return Option(
         name=_typed(name, guide),
@@ -295,7 +322,7 @@ def _option(name: str, field: FieldInfo, kind: Any, guide: Guide) -> Option:  # 
         unit=_unit(name) if type_name in ("integer", "number") else "",
         description=field.description or "",
         choices=choices,
-        required=field.is_required(),
+        required=required,
         value=value,
         other_name=dict(guide.aliases).get(name, f"--no-{name}" if may_be_taken_back else ""),
     )
@@ -350,8 +377,8 @@ def _shown(default: Any) -> str:  # noqa: ANN401 - of any option
     if isinstance(default, float):
         return _number(default)
     if isinstance(default, list | tuple):
-        if any(isinstance(each, BaseModel) for each in default):
-            return json.dumps([each.model_dump(mode="json") for each in default])
+        if any(isinstance(each, BaseModel | dict) for each in default):
+            return json.dumps(to_jsonable_python(default))
         return " ".join(map(_shown, default))
     if isinstance(default, dict):
         return " ".join(f"{name}={_shown(value)}" for name, value in default.items())

@@ -97,18 +97,21 @@ def default_storage() -> str:
 def parse_command_line(settings_class: type[Settings], arguments: Sequence[str]) -> Settings:
     """Reads arguments, and the preset and profile they name, into `settings_class`.
 
-    `--help` prints every field with its unit and leaves with exit code 0; `--some-field` is
-    `--some_field`. Raises `UserError` for anything that is wrong, in one line.
+    `--help` prints every field with its unit and its default under this preset and profile, and
+    leaves with exit code 0; `--some-field` is `--some_field`. Raises `UserError` for anything that
+    is wrong, in one line.
     """
     arguments = written_out(settings_class, _with_underscores(settings_class, arguments))
     given: dict[str, Any] = {}
+    layers: list[str] = []
     for option, folder in LAYERS.items():
         if option in settings_class.model_fields:
             chosen = given_option(arguments, option) or settings_class.model_fields[option].default
             if chosen:
                 given = _merged(given, read_layer(option, chosen, folder))
+                layers.append(f"--{option} {chosen}")
     source = _JsonLists(settings_class, cli_exit_on_error=False)
-    source.root_parser.print_help = lambda: show_help(_help_of(settings_class))
+    source.root_parser.print_help = lambda: show_help(_help_of(settings_class, given, layers))
     try:
         flags = source(args=_flags_of_booleans(settings_class, arguments))()
     except SettingsError as error:
@@ -117,10 +120,14 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
     return validated(settings_class, _merged(given, flags), "the command line")
 
 
-def _help_of(settings_class: type[BaseSettings]) -> CommandHelp:
+def _help_of(
+    settings_class: type[BaseSettings], given: dict[str, Any], layers: Sequence[str]
+) -> CommandHelp:
     script = Path(sys.argv[0]).name
     program = program_name(f"python workflows/{script}")
-    return help_of_settings(program, settings_class, getattr(settings_class, "guide", Guide()))
+    guide = getattr(settings_class, "guide", Guide())
+    note = f"The defaults below are those of {' '.join(layers)}." if layers else ""
+    return help_of_settings(program, settings_class, guide, given, note)
 
 
 def read_layer(option: str, name: str, folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from bert_core.command_help import (
     Example,
     Guide,
+    HelpShown,
     Option,
     described,
     format_help,
@@ -174,6 +175,28 @@ def test_help_fits_the_terminal_and_names_everything(columns):
     (example,) = [part for part in text.split("\n\n") if part.startswith("Examples")]
     typed = shlex.split(example.partition("# rye\n")[2].replace("\\\n", " "))
     assert typed == ["bake", *arguments.split()]
+
+
+def test_the_defaults_are_those_of_what_is_chosen(capsys):
+    for chosen in ([], ["--preset", "mini"], ["--preset", "base", "--profile", "gpu"]):
+        settings = parse_command_line(PretrainSettings, chosen)
+        with pytest.raises(HelpShown) as shown:
+            parse_command_line(PretrainSettings, [*chosen, "--help"])
+        found = options(shown.value.page)
+        phases = [phase.model_dump(exclude_unset=True) for phase in settings.phases]
+        assert json.loads(found["--phases"].default) == phases
+        rows = settings.batch.global_batch_size
+        assert found["--batch.global_batch_size"].default == str(rows)
+        assert found["--model.size"].default == settings.model.size
+        assert found["--precision"].default == settings.precision
+        assert found["--preset"].default == "quickstart"
+        text = capsys.readouterr().out
+        name = settings.preset
+        assert f"below are those of --preset {name} --profile {settings.profile}" in text
+    page = help_of_settings("bake", Bread, Guide(), {"flour": "rye", "oven": {"steam": True}})
+    assert page.usage == "bake [OPTIONS]" and options(page)["--flour"].default == "rye"
+    steam = options(page)["--oven.steam"]
+    assert (steam.default, steam.other_name) == ("yes", "--no-oven.steam")
 
 
 def test_a_value_of_one_has_a_singular_unit():

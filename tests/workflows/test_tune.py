@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,19 @@ def test_a_killed_sweep_trains_only_what_is_missing(
     assert main(sweep.arguments()) == 0
     assert "registered   models:/classification/1, alias challenger" in capsys.readouterr().out
     assert outcomes(sweep) == trained
+
+    # As another sweep, of which the winner was no winner, leaves it.
+    folder = sweep.storage / "runs" / winner.info.run_name
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "checkpoints")
+    shutil.rmtree(folder / "model")
+    assert main(sweep.arguments()) == 0
+    printed = capsys.readouterr().out
+    assert "the best, without weights: is trained again" in printed
+    assert re.search(r"^batch_size=.*  accuracy 0\.\d+ after epoch", printed, re.MULTILINE), printed
+    again = outcomes(sweep)[winner.info.run_name]
+    assert again["curve"] == trained[winner.info.run_name]["curve"]
+    assert (folder / "model" / "model.safetensors").read_bytes() == weights
 
 
 def slow_sweep(test):

@@ -92,15 +92,16 @@ class SweepTable:
         for row in rows:
             if row.state in (TRAINED, BEHIND, FAILED) and self._printed.get(row.name) != row.state:
                 if row.status != TrialStatus():  # not what an earlier start has done
-                    self._print(f"{row.title}  {_end_of(row)}")
+                    self.print_line(f"{row.title}  {_end_of(row)}")
                 self._printed[row.name] = row.state
         if self._live is not None:
             self._live.update(Group(_table(rows), Text(self._summary(rows))))
         elif time.monotonic() - self._logged > LOG_SECONDS:
-            self._print(self._summary(rows))
+            self.print_line(self._summary(rows))
             self._logged = time.monotonic()
 
-    def _print(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
+        """Prints a line above the table."""
         if self._live is not None:
             self._live.console.print(line, highlight=False, markup=False)
         else:

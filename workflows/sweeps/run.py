@@ -20,7 +20,7 @@ from workflows.runs.tracker import (
     note_throughput,
 )
 from workflows.sweeps.folds import out_of_fold
-from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
+from workflows.sweeps.live_table import SweepTable, TableRow, titled, trial_row
 from workflows.sweeps.planned import (
     BEHIND,
     FAILED,
@@ -257,14 +257,23 @@ class SweepRun:
             self._proposals = Proposals(sweep.axes, sweep.settings.seed, len(sweep.trials))
         with sweep.counted_time(), SweepTable(sweep.trials, row=self._row) as table:
             complete = self._train_left(table)
-            keeps_winner = self._keeps_winner and sweep.settings.folds is None
-            best = sweep.best() if keeps_winner else None
-            if complete and best is not None and not best.job.folder.is_trained():
-                # More seeds have changed who is best, and its weights went when it was not.
+            # More seeds, or another sweep, have changed who is best, and its weights went when it
+            # was not. Where it fails, the next one is the best.
+            for _ in sweep.trials:
+                best = self._winner()
+                if not complete or best is None or best.job.folder.is_trained():
+                    break
+                table.print_line(f"{titled(best)}  the best, without weights: is trained again")
+                best.forget()
                 self._left, self._proposals = [best], None
                 self._driver.train_again(best)
                 complete = self._train_left(table)
         return complete
+
+    def _winner(self) -> PlannedTrial | None:
+        """The trial that must have its weights at the end."""
+        none = not self._keeps_winner or self.sweep.settings.folds is not None
+        return None if none else self.sweep.best()
 
     def _train_left(self, table: SweepTable) -> bool:
         sweep, settings = self.sweep, self.sweep.settings

@@ -115,6 +115,10 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
                 keep_predictions(self.job.folder, checkpoint)
         self._outcome(curve=curve, **outcome).write(self.job.folder.path / RESULT)
 
+    def forget(self) -> None:
+        """Removes its outcome: a trial whose weights are gone is left to train again."""
+        (self.job.folder.path / RESULT).unlink()
+
     def curve(self) -> tuple[EpochFigures, ...]:
         """The figures of each evaluation, from the journal; by default there is one an epoch."""
         losses: dict[int, list[float]] = defaultdict(list)
