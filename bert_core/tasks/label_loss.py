@@ -17,6 +17,8 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError, nearest
 from bert_core.settings import LabelLossSettings
 
+_SUREST = 1e-7
+
 
 @dataclass(frozen=True)
 class LabelLoss:
@@ -68,7 +70,7 @@ class LabelLoss:
             return found
         known = labels.clamp(min=0).unsqueeze(1)
         right = outputs.softmax(1).gather(1, known).squeeze(1)
-        return (found * (1 - right).pow(self.focal_gamma)).sum()
+        return (found * self._doubt(1 - right)).sum()
 
     def of_label_sets(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The binary cross entropy of each label, [P, L]; `targets` are 0 or 1."""
@@ -81,7 +83,14 @@ class LabelLoss:
         if not self.focal_gamma:
             return found
         wrong = torch.where(targets > 0.5, -outputs, outputs).sigmoid()
-        return found * wrong.pow(self.focal_gamma)
+        return found * self._doubt(wrong)
+
+    def _doubt(self, wrong: Tensor) -> Tensor:
+        """What the focal loss multiplies by, of the probability of being wrong.
+
+        That is 0 of a sure decision, where a power below 1 has an infinite slope: 0 * inf is NaN.
+        """
+        return wrong.clamp(min=_SUREST).pow(self.focal_gamma)
 
 
 PLAIN = LabelLoss()
@@ -89,7 +98,7 @@ PLAIN = LabelLoss()
 
 
 def balanced_weights(answers: npt.NDArray[Any], num_labels: int) -> npt.NDArray[np.float64]:
-    """Weights [L] with which all labels count alike; 1 for one that never occurs.
+    """Weights [L] with which all labels count alike; 1 for one that never occurs, or always does.
 
     Of labels that exclude each other [P] (int64, below 0 where there is none) the mean over all
     answers is 1: P / (L * count). Of label sets [P, L] (NaN where unknown) it is how many times
@@ -101,7 +110,8 @@ def balanced_weights(answers: npt.NDArray[Any], num_labels: int) -> npt.NDArray[
         return np.where(seen, counts.sum() / (seen.sum() * np.maximum(counts, 1)), 1.0)
     known = answers[~np.isnan(answers).any(axis=1)]
     present = known.sum(axis=0)
-    return np.where(present > 0, (len(known) - present) / np.maximum(present, 1), 1.0)
+    occurs_sometimes = (present > 0) & (present < len(known))
+    return np.where(occurs_sometimes, (len(known) - present) / np.maximum(present, 1), 1.0)
 
 
 def check_weights(weights: dict[str, float], labels: Sequence[str]) -> None:

@@ -63,6 +63,22 @@ def test_sure_decisions_count_less(weights):
     torch.testing.assert_close(found.of_label_sets(OUTPUTS, SETS), expected)
 
 
+def test_a_sure_decision_has_a_gradient():
+    loss = LabelLoss(focal_gamma=0.5)
+    outputs = torch.tensor([[40.0, -40.0], [0.3, 0.1]], requires_grad=True)
+    loss.of_classes(outputs, torch.tensor([0, 1])).backward()
+    assert outputs.grad.isfinite().all() and outputs.grad[1].all()
+    outputs = torch.tensor([[200.0, -200.0]], requires_grad=True)
+    loss.of_label_sets(outputs, torch.tensor([[1.0, 0.0]])).sum().backward()
+    assert outputs.grad.isfinite().all()
+
+
+def test_balanced_weights_of_what_is_never_or_always_there():
+    sets = np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0]], dtype=np.float32)
+    assert balanced_weights(sets, 3).tolist() == [1, 2, 1]
+    assert balanced_weights(np.array([0, 0, 1, 1, 1, 1]), 3).tolist() == [1.5, 0.75, 1]
+
+
 def test_a_share_of_the_target_is_of_all_labels():
     found = LabelLoss(label_smoothing=0.3).of_classes(OUTPUTS, LABELS)
     targets = F.one_hot(LABELS[:-1], 3) * 0.7 + 0.1
