@@ -385,13 +385,14 @@ class Classification(Task):
     def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
         """The texts, those whose answers say that there is none with None."""
         if self.kind == "regression":
-            hidden = {text.answer for text in texts} <= _HIDDEN
-            return [replace(text, answer=None) for text in texts] if hidden else list(texts)
+            dropped = {number_of(each, "--options.drop_labels") for each in self.drop_labels}
+            nothing = _HIDDEN if {text.answer for text in texts} <= _HIDDEN else dropped
+            return [
+                replace(text, answer=None) if text.answer in nothing else text for text in texts
+            ]
         names = self.label_names(texts) or set()
-        if (
-            self.kind == "multiple"
-            and {each.casefold() for each in names.union(self.labels)} <= _BITS
-        ):
+        folded = {each.casefold() for each in names.union(self.labels)}
+        if self.kind == "multiple" and folded <= _BITS:
             _refuse_indicators(texts)
         nothing = not_labels(names, self.labels, self.drop_labels)
         known = {name: as_known(name, self.labels) for name in names}

@@ -239,8 +239,13 @@ def test_missing_numbers_and_labels_are_no_answers(tmp_path, suffix):
 
 def test_words_that_are_no_number_may_mean_nothing(tmp_path):
     path = write_table(tmp_path, "csv", ["0.5", "NA", "null", "None", "N/A", " -1 "])
-    found = Classification(kind="regression").examples(path, "dev")
+    number = Classification(kind="regression")
+    found = number.examples(path, "dev")
     assert [each.answer for each in found] == [0.5, None, None, None, None, -1.0]
+    without = Classification(kind="regression", drop_labels=("-1.0",)).examples(path, "dev")
+    assert [each.answer for each in without] == [0.5, None, None, None, None, None]
+    with pytest.raises(TaskDataError, match="'x' is not a number: --options.drop_labels"):
+        Classification(kind="regression", drop_labels=("x",)).examples(path, "dev")
 
 
 def test_several_labels_are_none_where_one_is_missing(tmp_path):
