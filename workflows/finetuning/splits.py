@@ -18,6 +18,8 @@ from bert_core.text.rng import CounterHash, IntArray, permutation
 
 _BINS = 10
 _SMALL = 9  # digits that decide; beyond them two parts lack equally much
+_LEAST = 0.9
+"""Of its share, what a part has at least, where strata leave that much."""
 
 Example = TypeVar("Example")
 
@@ -51,7 +53,8 @@ class Division:
             what = f"{len(examples):,} examples are too few for these parts"
             if self.group_by:
                 what = f"the groups of column {self.group_by} do not fill {len(self.shares)} parts"
-            raise TaskDataError(what, where, "give more of them, or fewer --folds")
+            few = "a larger --split" if len(self.shares) == 2 else "fewer --folds"
+            raise TaskDataError(what, where, f"give more of them, or {few}")
         is_dev = (part == self.dev).tolist()
         train = [each for each, dev in zip(examples, is_dev, strict=True) if not dev]
         return train, [each for each, dev in zip(examples, is_dev, strict=True) if dev]
@@ -74,7 +77,24 @@ def balanced_parts(
 
     Groups are dealt in random order, large ones first, each to the part that lacks most of what
     it has: of its strata, a rare one counting more, and then of examples. (Sechidis et al. 2011.)
+    Of many strata of a few examples each that may leave nothing for a small part: then it goes
+    first to a part that lacks some of its strata and, of all examples, as many as the group has.
     """
+    part = _dealt(strata, group, shares, seed, sizes_first=False)
+    least = _LEAST * len(group) * np.asarray(shares)
+    if (np.bincount(part, minlength=len(shares)) < least).any():
+        part = _dealt(strata, group, shares, seed, sizes_first=True)
+    return part
+
+
+def _dealt(
+    strata: Sequence[Sequence[Hashable]],
+    group: IntArray,
+    shares: Sequence[float],
+    seed: int,
+    *,
+    sizes_first: bool,
+) -> IntArray:
     sizes = np.bincount(group)
     members: list[Counter[Hashable]] = [Counter() for _ in sizes]
     for number, of_example in zip(group.tolist(), strata, strict=True):
@@ -89,14 +109,16 @@ def balanced_parts(
         seen = {each: sum(placed[each]) + count for each, count in counts.items()}
         size = int(sizes[number])
 
-        def lacking(index: int) -> tuple[float, float]:
+        def lacking(index: int) -> tuple[bool, float, float]:
             share = shares[index]
             of_strata = sum(
                 count / total[each] * (share * seen[each] - placed[each][index])  # noqa: B023
                 for each, count in counts.items()  # noqa: B023
             )
             of_all = share * (sum(filled) + size) - filled[index]  # noqa: B023
-            return round(of_strata, _SMALL), round(of_all, _SMALL)
+            of_strata, of_all = round(of_strata, _SMALL), round(of_all, _SMALL)
+            is_behind = sizes_first and of_strata > 0 and of_all >= size  # noqa: B023
+            return is_behind, of_strata, of_all
 
         best = max(range(len(shares)), key=lacking)  # the first of equals
         part[number] = best

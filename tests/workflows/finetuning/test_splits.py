@@ -31,6 +31,17 @@ def test_each_label_has_its_share_of_each_part():
     assert Counter(tenth.tolist()) == {0: 50, 1: 450}
 
 
+@pytest.mark.parametrize(("labels", "each"), [(77, 4), (30, 3), (20, 2), (200, 1)])
+def test_many_labels_of_few_examples_leave_something_for_a_small_part(labels, each):
+    strata = [[str(number % labels)] for number in range(labels * each)]
+    dev = [
+        label
+        for (label,), part in zip(strata, parts(strata, shares=(0.1, 0.9)), strict=True)
+        if part == 0
+    ]
+    assert len(dev) == labels * each // 10 and len({*dev}) == len(dev)
+
+
 def test_rare_ones_of_several_labels_are_spread_first():
     draw = np.random.default_rng(1)
     strata = [["a"] * (draw.random() < 0.9) + ["b"] * (draw.random() < 0.05) for _ in range(400)]
