@@ -35,6 +35,8 @@ class RunProgress:
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each metric by its name in the journal."""
     speed: Speed | None = None
+    used_seconds: float = 0.0
+    """Worker seconds spent on the run, earlier starts included."""
     checkpoint: str | None = None
     """The name of the last checkpoint that this worker saved."""
     evaluation: str = ""

@@ -51,11 +51,12 @@ def train_here(trial: PlannedTrial, stop_after: int = -1) -> None:
     """Trains a trial in this process, to its end or for so many steps; writes nothing down."""
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
     worker.steps_left = stop_after
-    job = trial.job.worker_job()
+    job, told = trial.job.worker_job(), trial.to_train()
+    arguments = {name: value for name, (_, value) in told.shared.items()} | dict(told.own)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        parts = job.open_parts(worker, job.run_folder, task_data=trial.job.data)
+        parts = job.open_parts(worker, job.run_folder, **arguments)
         TrainingRun(parts, worker, job.run_folder).train()
     finally:
         torch.set_num_threads(num_threads)

@@ -56,7 +56,6 @@ class Retraining:
                 self.runs,
                 lambda: left.pop(0) if left else None,
                 table,
-                shared={run.job.data.sha256: run.job.data for run in self.runs},
                 on_end=_keep,
             )
 

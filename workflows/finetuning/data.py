@@ -15,13 +15,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError, nearest
+from bert_core.model.strategies import find_strategy
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tasks.text_embedding import TextEmbedding
 from workflows.finetuning.exclusion import excluded
-from workflows.finetuning.settings import FinetuneSettings, TaskRunSettings
+from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning.splits import Division, Overlap, overlap
 from workflows.finetuning.unlabelled import refuse_other_choices, unlabelled_examples
 from workflows.model_location import EncoderFolder
@@ -146,12 +147,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         labels = ", ".join(task.labels) or "none"
         where = settings.source("train")
         raise TaskDataError(f"fewer than two labels, {labels}", where, "check the column")
-    refuse_unknown_metric(task)
-    refuse_other_thresholds(task, asked=settings.decisions.thresholds)
-    if isinstance(weights := settings.loss.class_weights, dict):
-        from bert_core.tasks.label_loss import check_weights  # loads torch
-
-        check_weights(weights, task.labels)
+    refuse_other_labels(settings, task)
     if settings.split is not None and settings.folds is not None:
         train = without_held_out(settings, task, train)
     division = division_of(settings)
@@ -237,6 +233,22 @@ def refuse_one_file(settings: TaskRunSettings) -> None:
         )
 
 
+def refuse_settings(settings: TaskRunSettings, encoder: EncoderFolder, task: Task) -> None:
+    """Raises `UserError` for settings that do not fit the encoder, or the labels of the task."""
+    refuse_encoder(settings, encoder)
+    refuse_other_labels(settings, task)
+
+
+def refuse_other_labels(settings: TaskRunSettings, task: Task) -> None:
+    """Raises `UserError` for settings that name other labels than the task has, or more."""
+    refuse_unknown_metric(task)
+    refuse_other_thresholds(task, asked=settings.decisions.thresholds)
+    if isinstance(weights := settings.loss.class_weights, dict):
+        from bert_core.tasks.label_loss import check_weights  # loads torch
+
+        check_weights(weights, task.labels)
+
+
 def refuse_unknown_metric(task: Task) -> None:
     """Raises `UserError` where the metric that is to decide is none of the task's."""
     if isinstance(task, Classification) and task.criterion not in task.metric_names:
@@ -309,6 +321,8 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
         )
     if isinstance(settings, FinetuneSettings):
         refuse_missing_layers(settings, encoder)
+    if isinstance(settings, FeatureSettings):
+        find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
     options = settings.options
     if options.head.reads_mean and not encoder.config.transforms_every_state:
         what = "of the paper's block a classifier reads [CLS], not the mean of all tokens"

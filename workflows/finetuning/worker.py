@@ -7,6 +7,7 @@ which are kept in a folder of their own for other runs on the same data and enco
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,16 @@ def open_finetuning(
     *,
     teaching: Teaching | None = None,
     task_data: TaskData | None = None,
+    task: Task | None = None,
 ) -> RunParts:
     """The parts of a run from the settings that its driver sent as JSON.
 
-    `task_data` holds data that were read for several runs together. Raises `UserError` where this
-    worker reads other data than the driver did.
+    `task_data` holds data that were read for several runs together, `task` what of it is this
+    run's. Raises `UserError` where this worker reads other data than the driver did.
     """
     read = read_settings(settings)
+    if task_data is not None and task is not None:
+        task_data = replace(task_data, task=task)
     parts = finetuning_parts(
         read, encoder, worker, folder, features=features, teaching=teaching, data=task_data
     )

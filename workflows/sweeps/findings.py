@@ -144,6 +144,8 @@ class SweepFindings:
         best = self.best.point if self.best else {}  # where the model is an axis, a file has none
         places = {name: best.get(name, getattr(self.outcome, name)) for name in ("data", "model")}
         options = [text for name, value in places.items() for text in (f"--{name}", str(value))]
+        for name, files in self.outcome.files.items():
+            options += [f"--{name}", *([str(best[name])] if name in best else files)]
         if self.outcome.repeats == "fold":
             options += ["--split", "0.1"]
             group_by = self.outcome.settings.get("group_by")

@@ -85,8 +85,9 @@ class SweepOutcome:
     """A sweep, finished or as far as it has come.
 
     `criterion` is the metric that decides (higher is better), `axes` the dotted names of the fields
-    that vary, `settings` what all trials share, as a settings file has it. `wall_seconds` is the
-    time of the sweep, every start counted, in which `at_once` trials ran side by side.
+    that vary, `settings` what all trials share, as a settings file has it, and `files` what else
+    they read, by its option. `wall_seconds` is the time of the sweep, every start counted, in which
+    `at_once` trials ran side by side.
     """
 
     name: str
@@ -99,6 +100,7 @@ class SweepOutcome:
     axes: tuple[str, ...]
     trials: tuple[TrialOutcome, ...]
     settings: dict[str, Any]
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
     wall_seconds: float = 0.0
     at_once: int = 1
 

@@ -44,11 +44,16 @@ class TrialStatus:
 
 @dataclass(frozen=True)
 class TrialToTrain:
-    """What the cluster gets of a run: its job, the metric that decides, shared objects by name."""
+    """What the cluster gets of a run: its job, and the metric that decides.
+
+    `shared` are arguments of the job that other runs have too, each an object and a name of it;
+    `own` are arguments that no other has.
+    """
 
     job: TrainingJob
     criterion: str
-    shared: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
 
 
 Job = TypeVar("Job", bound=TrainingJob)

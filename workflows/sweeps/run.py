@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bert_core.errors import UserError
 from bert_core.tasks.metrics import readable_metric
 from workflows.finetuning.results import write_results
-from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
+from workflows.runs.folder import WRITER_LOCK_NAME
 from workflows.runs.journal import Journal, last_step
 from workflows.runs.sweep_tracker import SweepTracker
 from workflows.runs.tracker import (
@@ -97,7 +97,6 @@ class Driver:
         table: SweepTable,
         *,
         at_once: int | None = None,
-        shared: Mapping[str, Any] | None = None,
         scheduler: "TrialScheduler | None" = None,
         on_end: Callable[[PlannedRun[Any]], None] = lambda run: None,  # noqa: ARG005
     ) -> bool:
@@ -107,7 +106,6 @@ class Driver:
         """
         for statuses in train_trials(
             lambda: self._begin(next_run()),
-            shared or {},
             place=self._place,
             at_once=at_once or self.at_once,
             folder=self.plan.folder.path / "tune",
@@ -152,9 +150,9 @@ class Driver:
         """Ends what is left at MLflow; whether all have finished or failed."""
         complete = True
         for run in planned:
-            if run.is_finished:
-                continue
             state = run.status.state
+            if run.is_finished or (run.failure and not state):  # or it failed before, in this start
+                continue
             if state == FAILED:
                 run.failure = run.status.failure or "no reason was given"
                 self.tracker.end(run.job.folder.path, "FAILED")
@@ -215,7 +213,7 @@ def print_summary(
         lines = [*lines, f"MLflow       {open_command(plan.tracking_uri)}"]
     text = "\n".join(lines)
     if keep and not problem:
-        write_atomically(plan.folder.summary, text + "\n")
+        plan.folder.finish(text + "\n", plan.settings.asked())
     print(text, flush=True)
 
 
@@ -286,7 +284,6 @@ class SweepRun:
             sweep.trials,
             self._next_trial,
             table,
-            shared=sweep.shared,
             scheduler=early_stopping(settings.epochs) if settings.stop_early else None,
             on_end=self._note,
         )

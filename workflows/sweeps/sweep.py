@@ -17,7 +17,7 @@ from bert_core.errors import UserError
 from bert_core.evaluation.sweep import PointScores, ranked
 from bert_core.strict_files import read_json
 from workflows.finetune import opened_job, read_inputs
-from workflows.finetuning.data import TaskData
+from workflows.finetuning.data import TaskData, refuse_settings
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import DATA_FIELDS, DIVISION_FIELDS, TaskRunSettings
 from workflows.model_location import EncoderFolder, model_name
@@ -83,19 +83,23 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
         return TrialOutcome(self.name, self.point, self.seed, fold=self.fold, **found)
 
     def finish(self, *, stopped_early: bool = False) -> None:
-        """Writes the outcome, from the last checkpoint or, if ended early, from the journal."""
+        """Writes the outcome, from the last checkpoint or, if ended early, from the journal.
+
+        Then its time is what it reported last: no checkpoint need be of that step.
+        """
         from workflows.training.job import Usage
 
         curve = self.curve()
         if stopped_early:
             best = max(curve, key=lambda each: each.score)
-            seconds = self._journal_seconds()
+            cluster, seconds = self.job.settings.cluster, self.status.progress.used_seconds
+            cores = 1 if cluster.use_gpu else cluster.threads_per_worker or 1
             outcome: dict[str, Any] = {
                 "score": best.score,
                 "best_epoch": best.epoch,
                 "seconds": seconds,
-                "device": "cuda" if self.job.settings.cluster.use_gpu else "cpu",
-                "device_hours": seconds / 3600,
+                "device": "cuda" if cluster.use_gpu else "cpu",
+                "device_hours": seconds * cores / 3600,
                 "num_tokens": int(self.cost * curve[-1].epoch / self.job.settings.epochs),
                 "stopped_early": True,
             }
@@ -133,10 +137,6 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
                 curve.append(EpochFigures(epoch, score, loss, train_loss))
         return tuple(curve)
 
-    def _journal_seconds(self) -> float:
-        times = [record.time for record in read_records(self.job.folder.path / JOURNAL_NAME)]
-        return times[-1] - times[0]
-
     def drop_weights(self) -> None:
         """Removes checkpoints and weights of a trial that can no longer be the best."""
         from workflows.finetuning.worker import BEST_OUTPUTS, BEST_WEIGHTS, FOLD_OUTPUTS
@@ -147,8 +147,13 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
             (self.job.folder.path / name).unlink(missing_ok=True)
 
     def to_train(self) -> TrialToTrain:
-        """What the cluster gets of it: the data are read once and shared."""
-        return TrialToTrain(self.job, self.criterion, {"task_data": self.job.data.sha256})
+        """What the cluster gets of it: the data are read once and shared.
+
+        Trials of other options may have the same rows: the task is each one's own.
+        """
+        data = self.job.data
+        shared = {"task_data": (data.sha256, data)}
+        return TrialToTrain(self.job, self.criterion, shared, {"task": data.task})
 
 
 POINTS = "points.json"
@@ -172,16 +177,17 @@ class Sweep(PlannedRuns[TuneSettings]):
         self.data = inputs[1]
         """Data of the sweep's settings; where options of the task are axes, trials have others."""
         self._opened = opened
+        self._points: dict[str, Point] = {}
         first = {"fold": None if settings.folds is None else 0}
         self._inputs = {_what_is_read(settings.model_copy(update=first)): inputs}
 
     def tracked_run(self) -> TrackedRun:
         """The sweep's run at MLflow."""
-        data = Path(self.settings.data).name
+        data = _name_of_file(self.settings.data)
         return self._tracked(DatasetInput(self.settings.task, self.data.sha256, data), {})
 
     @property
-    def shared(self) -> dict[str, TaskData]:
+    def held(self) -> dict[str, TaskData]:
         """All data that trials read, by their hashes."""
         return {data.sha256: data for _, data in self._inputs.values()}
 
@@ -203,10 +209,27 @@ class Sweep(PlannedRuns[TuneSettings]):
         if read not in self._inputs:
             encoder, data = read_inputs(own, self.storage)
             # Encoders with one tokenizer read the same: it is held once.
-            held = self.shared.get(data.sha256, data)
-            self._inputs[read] = encoder, replace(held, teacher=data.teacher)
-        inputs = self._inputs[read]
-        return planned_trial(own, self.storage, inputs, self._opened, point=point, fold=fold)
+            held = self.held.get(data.sha256, data)
+            splits = {name: getattr(held, name) for name in ("train", "dev", "unlabelled")}
+            self._inputs[read] = encoder, replace(data, **splits)
+        encoder, data = self._inputs[read]
+        refuse_settings(own, encoder, data.task)
+        self._refuse_the_same_run(own, encoder, data, point)
+        inputs = encoder, data
+        trial = planned_trial(own, self.storage, inputs, self._opened, point=point, fold=fold)
+        if trial.is_finished and trial.outcome.stopped_early and not self.settings.stop_early:
+            trial.forget()  # another sweep ended it: here it is trained to its end
+        return trial
+
+    def _refuse_the_same_run(
+        self, own: TaskRunSettings, encoder: EncoderFolder, data: TaskData, point: Point
+    ) -> None:
+        teacher = data.teacher and data.teacher.sha256
+        read = {"read": [encoder.sha256, data.sha256, teacher]}
+        other = self._points.setdefault(settings_hash(own.recipe() | read), point)
+        if other != point:
+            what = "two points of a sweep are the same run"
+            raise UserError(what, f"--axis, {other} and {point}", "leave one of the values out")
 
     def left(self) -> list[PlannedTrial]:
         """The trials to train, the longest first."""
@@ -266,12 +289,13 @@ class Sweep(PlannedRuns[TuneSettings]):
             task=settings.task,
             criterion=data.task.criterion,
             model=_name_of_encoder(settings.model),
-            data=settings.data if "://" in settings.data else Path(settings.data).name,
+            data=_name_of_file(settings.data),
             num_train=len(data.train.examples),
             num_dev=len(data.dev.examples),
             axes=tuple(axis.field for axis in self.axes),
             trials=tuple(trial.outcome for trial in self.trials),
             settings=shared,
+            files=_files(settings),
             wall_seconds=self.seconds(),
             at_once=at_once,
         )
@@ -301,6 +325,22 @@ def _name_of_encoder(model: str) -> str:
     return model if model.startswith("models:/") or "/" not in model else model_name(Path(model))
 
 
+def _name_of_file(path: str) -> str:
+    return path if "://" in path else Path(path).name
+
+
+def _files(settings: TuneSettings) -> dict[str, tuple[str, ...]]:
+    """What trials read besides data and encoder, by its option, as a report calls it."""
+    found: dict[str, tuple[str, ...]] = {}
+    if settings.exclude:
+        found["exclude"] = (_name_of_file(settings.exclude),)
+    if teacher := getattr(settings, "teacher", None):
+        found["teacher"] = (_name_of_encoder(teacher),)
+    if unlabelled := getattr(settings, "unlabelled", ()):
+        found["unlabelled"] = tuple(map(_name_of_file, unlabelled))
+    return found
+
+
 def _what_is_read(settings: TaskRunSettings) -> str:
     """What decides what `read_inputs` gives."""
     options = settings.options.model_dump(mode="json")
@@ -323,7 +363,7 @@ def read_axes(settings: TuneSettings) -> list[Axis]:
 _FIXED = SWEEP_FIELDS | {"profile", "name", "storage", "fresh", "seed", "task", "approach"}
 _FIXED |= {
     *DATA_FIELDS[1:],
-    *("unlabelled", "compare"),
+    *("unlabelled", "compare", "max_tokens"),
     *DIVISION_FIELDS,
     "cluster",
     "tracking",

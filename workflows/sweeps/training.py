@@ -8,7 +8,7 @@ import gc
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -109,7 +109,6 @@ def join_cluster_for(
 
 def train_trials(
     next_trial: Next,
-    shared: Mapping[str, Any],
     *,
     place: TrialPlace,
     at_once: int,
@@ -124,9 +123,9 @@ def train_trials(
     """
     os.environ.update(_TUNE_ENVIRONMENT)
     board = beside_the_driver(Board)
-    order = _Order(next_trial, place.threads)
+    order = _Order(next_trial, place.threads, Sharing(board))
     shutil.rmtree(folder, ignore_errors=True)
-    trainable = tune.with_parameters(run_trial, shared=dict(shared), board=board)
+    trainable = tune.with_parameters(run_trial, board=board)
     tuner = tune.Tuner(
         tune.with_resources(trainable, place.resources),
         tune_config=tune.TuneConfig(
@@ -163,16 +162,44 @@ def early_stopping(max_epochs: int) -> "TrialScheduler":
     """ASHA over epochs: a trial that is behind after its first one, then after the third, ends."""
     from ray.tune.schedulers import ASHAScheduler
 
-    # Beyond the last epoch, so that a trial which reaches its end is not ended.
-    return ASHAScheduler(time_attr=EPOCH, max_t=max_epochs + 1, grace_period=1, reduction_factor=3)
+    class UpToTheLastEpoch(ASHAScheduler):
+        """A trial that reaches its end is not ended, though its last epoch be the third."""
+
+        def on_trial_result(
+            self,
+            tune_controller: Any,  # noqa: ANN401 - Ray's own
+            trial: Any,  # noqa: ANN401 - Ray's own
+            result: dict[str, Any],
+        ) -> str:
+            if result[EPOCH] >= max_epochs:
+                return self.CONTINUE
+            return super().on_trial_result(tune_controller, trial, result)
+
+    return UpToTheLastEpoch(
+        time_attr=EPOCH, max_t=max_epochs + 1, grace_period=1, reduction_factor=3
+    )
+
+
+class Sharing:
+    """Sends what trials share to the cluster, each once: it lives as long as this."""
+
+    def __init__(self, board: Any) -> None:  # noqa: ANN401 - an actor
+        self._board = board
+        self._sent: dict[str, ray.ObjectRef] = {}
+
+    def send(self, name: str, value: Any) -> None:  # noqa: ANN401 - of any kind
+        """Sends an object, unless one of this name was sent."""
+        if name not in self._sent:
+            self._sent[name] = ray.put(value)
+            ray.get(self._board.share.remote(name, [self._sent[name]]))
 
 
 class _Order(Searcher):
     """Gives Tune the trials in our order: each config is a whole run, made in this process."""
 
-    def __init__(self, next_trial: Next, threads: int) -> None:
+    def __init__(self, next_trial: Next, threads: int, sharing: Sharing) -> None:
         super().__init__(metric=SCORE, mode="max")
-        self._next, self._threads = next_trial, threads
+        self._next, self._threads, self._sharing = next_trial, threads, sharing
         self.is_stopped = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,10 +211,13 @@ class _Order(Searcher):
         trial = None if self.is_stopped else self._next()
         if trial is None:
             return Searcher.FINISHED
+        for name, value in trial.shared.values():
+            self._sharing.send(name, value)
         return {
             "name": trial.job.folder.name,
             "job": trial.job.worker_job(),
-            "shared": dict(trial.shared),
+            "shared": {argument: name for argument, (name, _) in trial.shared.items()},
+            "own": dict(trial.own),
             "criterion": trial.criterion,
             "threads": self._threads,
         }
@@ -221,10 +251,11 @@ def _with_deaths(
 
 
 class Board:
-    """An actor between driver and trials: the state of each trial, and a stop request."""
+    """An actor between driver and trials: states, what trials share, and a stop request."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, TrialStatus] = {}
+        self._shared: dict[str, list[Any]] = {}
         self._stop = False
 
     def note(self, name: str, **changes: Any) -> None:  # noqa: ANN401 - fields of TrialStatus
@@ -234,6 +265,14 @@ class Board:
     def statuses(self) -> dict[str, TrialStatus]:
         """The status of each trial that has begun, by name."""
         return self._statuses
+
+    def share(self, name: str, reference: list[Any]) -> None:
+        """Keeps where an object is, in a list: Ray would give the object itself."""
+        self._shared[name] = reference
+
+    def shared(self, name: str) -> list[Any]:
+        """Where the object of this name is."""
+        return self._shared[name]
 
     def request_stop(self) -> None:
         """Asks all trials to save and return."""
@@ -284,11 +323,11 @@ class TrialWorker(Worker):
             ended.set()
 
 
-def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> None:  # noqa: ANN401
+def run_trial(config: dict[str, Any], board: Any) -> None:  # noqa: ANN401 - an actor
     """Trains what is left of a trial.
 
-    `config` holds `name`, the `job` (a `WorkerJob`), of what is `shared` by
-    trials that which is its own, by names, the `criterion` and the `threads`.
+    `config` holds `name`, the `job` (a `WorkerJob`), arguments of the job that are `shared`, by
+    their names, or its `own`, the `criterion` and the `threads`.
     """
     if ray.get(board.stop_requested.remote()):
         return
@@ -300,7 +339,9 @@ def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> Non
     board.note.remote(name, state=RUNNING, failure=None)
     try:
         with worker.listening():
-            stopped = _train(config, shared, worker)
+            named = config["shared"].items()
+            shared = {each: ray.get(ray.get(board.shared.remote(name))[0]) for each, name in named}
+            stopped = _train(config["job"], shared | config["own"], worker)
     except SystemExit:
         ray.get(board.note.remote(name, state=BEHIND))
         raise
@@ -313,9 +354,7 @@ def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> Non
     ray.get(board.note.remote(name, state=STOPPED if stopped else TRAINED))
 
 
-def _train(config: dict[str, Any], shared: dict[str, Any], worker: TrialWorker) -> bool:
+def _train(job: WorkerJob, arguments: dict[str, Any], worker: TrialWorker) -> bool:
     """Trains; returns whether the run was told to stop before its end."""
-    job: WorkerJob = config["job"]
-    inputs = {key: shared[name] for key, name in config["shared"].items()}
-    job = replace(job, open_parts=partial(job.open_parts, **inputs))
+    job = replace(job, open_parts=partial(job.open_parts, **arguments))
     return train_job(job, worker).stopped

@@ -373,6 +373,7 @@ class TrainingRun:
             total_steps=before.step if is_last else before.total_steps,
             metrics=before.metrics | dict(metrics or {}),
             speed=speed or before.speed,
+            used_seconds=self._throughput.usage(),
             checkpoint=checkpoint or before.checkpoint,
             evaluation=self.parts.evaluation.summary,
             messages=tuple(self.messages),

@@ -146,6 +146,18 @@ def test_where_the_encoder_is_an_axis_the_command_names_the_best_one():
     assert findings.command.endswith("--data glue/MRPC --model large")
 
 
+def test_the_command_names_all_that_was_read(tmp_path):
+    trials = [made_up_trial({"teacher": name}, 0) for name in ("small", "large")]
+    files = {"teacher": ("small",), "unlabelled": ("a.txt", "b.txt"), "exclude": ("suspects.csv",)}
+    command = sweep_findings(made_up_outcome(trials, files=files)).command
+    best = max(trials, key=lambda each: each.score).point["teacher"]
+    (tmp_path / "best.yaml").write_text("task: mrpc\n")
+    arguments = shlex.split(command.replace("best.yaml", str(tmp_path / "best.yaml")))[2:]
+    settings = parse(arguments)
+    assert (settings.teacher, settings.exclude) == (best, "suspects.csv")
+    assert settings.unlabelled == ("a.txt", "b.txt")
+
+
 def test_an_outcome_is_read_as_it_was_written(tmp_path):
     trial = made_up_trial(GRID[0], 3)
     trial.write(tmp_path / "trial.json")

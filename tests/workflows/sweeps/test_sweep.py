@@ -3,10 +3,13 @@
 import json
 import operator
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
+from pretraining_runs import Channel, StoppingWorker
 from sweep_runs import sweep_arguments, sweep_settings, train_here, write_inputs
 
 from bert_core.errors import UserError
@@ -19,7 +22,14 @@ from workflows.sweeps.folds import out_of_fold
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.planned import TrialStatus
 from workflows.sweeps.report import write_sweep_report
-from workflows.sweeps.run import conclude, export_winner, total_speed, write_folds, write_report
+from workflows.sweeps.run import (
+    Driver,
+    conclude,
+    export_winner,
+    total_speed,
+    write_folds,
+    write_report,
+)
 from workflows.sweeps.sweep import keep_points, opened_sweep
 from workflows.tune import parse as tune_parse
 
@@ -55,11 +65,58 @@ def test_a_grid_has_every_point_with_every_seed(storage):
             assert settings.batch_size == trial.point["batch_size"]
             rate = trial.point["optimizer.peak_learning_rate"]
             assert (settings.optimizer.peak_learning_rate, settings.seed) == (rate, trial.seed)
-        assert len(sweep.shared) == 1  # read once for all
+        assert len(sweep.held) == 1  # read once for all
     with opened(storage, "options.max_length=8,32") as sweep:  # an axis that changes the data
         short, long = (trial.job.data for trial in sweep.trials)
-        assert short.sha256 != long.sha256 and len(sweep.shared) == 2
+        assert short.sha256 != long.sha256 and len(sweep.held) == 2
         assert short.train.rows.lengths.max() <= 8 < long.train.rows.lengths.max()
+
+
+def test_options_that_leave_the_rows_as_they_are_are_each_trials_own(storage):
+    with opened(storage, "options.max_length=31,32", "options.overflow=right,window") as sweep:
+        shared = [trial.to_train().shared["task_data"] for trial in sweep.trials]
+        assert len({name for name, _ in shared}) == 1 and len(sweep.held) == 1
+        for trial in sweep.trials:
+            told = trial.to_train()
+            assert told.shared["task_data"][1].train.rows is sweep.trials[0].job.data.train.rows
+            for task in (told.own["task"], trial.job.data.task):
+                assert task.max_length == trial.point["options.max_length"]
+                assert task.overflow == trial.point["options.overflow"]
+            parts = trial.job.worker_job().open_parts(
+                StoppingWorker(0, 1, torch.device("cpu"), Channel()),
+                trial.job.folder.path,
+                task_data=sweep.trials[0].job.data,
+                **told.own,
+            )
+            (task,) = parts.compute_loss.args
+            assert task.max_length == trial.point["options.max_length"]
+
+
+def test_a_trial_that_another_sweep_ended_early_is_trained_to_its_end(storage):
+    axes = ("batch_size=8,16",)
+    with opened(storage, *axes, stop_early=True) as sweep:
+        for trial in sweep.trials:
+            write_result(trial, 0.5)
+        behind = replace(sweep.trials[0].outcome, stopped_early=True)
+        behind.write(sweep.trials[0].job.folder.path / "trial.json")
+        name = behind.name
+    with opened(storage, *axes, stop_early=True) as sweep:
+        assert sweep.left() == []
+    with opened(storage, *axes) as sweep:
+        assert [trial.name for trial in sweep.left()] == [name]
+
+
+def test_a_failed_trial_ends_a_sweep_that_trains_its_winner_again(storage):
+    with opened(storage, "batch_size=8,16") as sweep:
+        failed, winner = sweep.trials
+        driver = Driver(sweep, SimpleNamespace(end=lambda *_: None), None, 1)
+        failed.status = TrialStatus("failed", "no luck")
+        write_result(winner, 0.5)
+        assert driver._end_unfinished(sweep.trials) and failed.failure == "no luck"
+        failed.status = TrialStatus()  # a second round has a new board
+        assert driver._end_unfinished(sweep.trials)
+        winner.forget()
+        assert not driver._end_unfinished(sweep.trials) and sweep.left() == [failed, winner]
 
 
 def test_a_trial_is_the_run_that_finetune_makes_of_its_settings(storage):
@@ -167,6 +224,10 @@ def test_proposed_points_are_read_again(storage):
         (("epochs=2..9",), {"search": "optuna", "points": 2, "seeds": 2}, "single trials"),
         (("batch_size=0,8",), {}, "greater than or equal to 1"),
         (("dropout.hidden_dropout_prob=0.1,1.5",), {}, "less than 1"),
+        (("reinit_layers=0,20",), {}, "20 layers of"),
+        (("keep_layers=1,2",), {"freeze_layers": 2}, "2 layers of 1"),
+        (("max_tokens=1024,2048",), {}, "no axis of a sweep"),
+        (("options.text_column=text,Text",), {}, "column"),
     ],
 )
 def test_contradictory_settings_are_refused(storage, axes, changed, message):
@@ -214,8 +275,10 @@ def test_a_trial_that_was_stopped_early_has_its_best_score(sweep):
     trial = sweep.trials[1]
     steps = -(-trial.job.data.train.rows.num_items // 8)
     train_here(trial, stop_after=2 * steps)
+    trial.status = TrialStatus("behind", progress=RunProgress(used_seconds=7.5))
     trial.finish(stopped_early=True)
     outcome = trial.outcome
+    assert (outcome.seconds, outcome.device_hours) == (7.5, 7.5 / 3600)
     assert outcome.stopped_early and len(outcome.curve) == 2
     assert outcome.score == max(epoch.score for epoch in outcome.curve)
     assert outcome.num_tokens == trial.cost * 2 // 3
@@ -265,7 +328,7 @@ def test_every_fold_is_dev_once_and_every_example_is_predicted_out_of_its_fold(s
     given = given[: given.index("--axis")]
     with opened_sweep(tune_parse(given), open_storage(str(storage))) as sweep:
         assert [(trial.point, trial.fold) for trial in sweep.trials] == [({}, n) for n in range(3)]
-        assert len({trial.name for trial in sweep.trials}) == 3 and len(sweep.shared) == 3
+        assert len({trial.name for trial in sweep.trials}) == 3 and len(sweep.held) == 3
         assert sweep.folds_of_the_best() == []
         for trial in sweep.trials:
             train_here(trial)

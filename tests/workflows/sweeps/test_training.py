@@ -12,8 +12,15 @@ from workflows.clusters.settings import ClusterSettings
 from workflows.messages import RunProgress
 from workflows.runs.folder import RunFolder
 from workflows.sweeps import training
-from workflows.sweeps.planned import TrialStatus
-from workflows.sweeps.training import Board, TrialPlace, TrialWorker, _Order, join_cluster_for
+from workflows.sweeps.planned import TrialStatus, TrialToTrain
+from workflows.sweeps.training import (
+    Board,
+    TrialPlace,
+    TrialWorker,
+    _Order,
+    early_stopping,
+    join_cluster_for,
+)
 from workflows.training.run import WorkerJob
 
 
@@ -40,9 +47,51 @@ def test_as_many_trials_run_as_there_is_room_for(ray_cluster, monkeypatch):
 
 
 def test_no_trial_begins_after_a_wish_to_stop():
-    order = _Order(lambda: pytest.fail("it was asked"), 1)
+    order = _Order(lambda: pytest.fail("it was asked"), 1, None)
     order.is_stopped = True
     assert order.suggest("id") == "FINISHED"
+
+
+class Sent(dict):
+    """What was sent to trials, by name."""
+
+    def send(self, name, value):
+        self[name] = value
+
+
+def test_what_a_trial_reads_is_sent_before_it_begins():
+    def trial(name, data):
+        job = SimpleNamespace(folder=SimpleNamespace(name=name), worker_job=lambda: f"job {name}")
+        return TrialToTrain(job, "dev/f1", {"task_data": (data, [data])}, {"task": name})
+
+    # An optimizer proposes points while others run: what they read is known only then.
+    trials, sent = [trial("a", "short"), trial("b", "long")], Sent()
+    order = _Order(lambda: trials.pop(0) if trials else None, 2, sent)
+    first = order.suggest("1")
+    assert first["shared"] == {"task_data": "short"} and sent == {"short": ["short"]}
+    assert (first["own"], first["job"], first["threads"]) == ({"task": "a"}, "job a", 2)
+    order.suggest("2")
+    assert sent == {"short": ["short"], "long": ["long"]}
+    assert order.suggest("3") == "FINISHED"
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 4, 9])
+def test_a_trial_is_ended_early_before_its_last_epoch_only(epochs):
+    scheduler = early_stopping(epochs)
+    scheduler.set_search_properties("score", "max")
+    decisions = []
+    for number, score in enumerate((0.9, 0.8, 0.7, 0.1)):
+        trial = SimpleNamespace(trial_id=str(number), status="RUNNING")
+        scheduler.on_trial_add(None, trial)
+        decisions.append(
+            [
+                scheduler.on_trial_result(None, trial, {"score": score, "epoch": epoch + 1.0})
+                for epoch in range(epochs)
+            ]
+        )
+    assert all(each[-1] == "CONTINUE" for each in decisions), "it has ended by itself"
+    assert {*decisions[0]} == {"CONTINUE"}
+    assert (decisions[-1][0] == "STOP") == (epochs > 1)
 
 
 def test_the_board_keeps_the_last_of_each():
@@ -83,7 +132,7 @@ def test_a_trial_that_had_ended_before_a_kill_is_at_its_last_step(worker, tmp_pa
     folder = RunFolder(tmp_path / "runs" / "a")
     save_checkpoint(folder.checkpoints, state, extra={"total_steps": 30}, files={}, keep=1)
     job = WorkerJob(pytest.fail, folder.path, str(tmp_path))
-    assert not training._train({"job": job, "shared": {}}, {}, trial)
+    assert not training._train(job, {}, trial)
     assert board.statuses()["a"].progress == RunProgress(step=30, total_steps=30)
 
 
