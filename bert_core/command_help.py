@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import to_jsonable_python
 
 from bert_core.errors import UserError, nearest
 
@@ -280,12 +279,19 @@ def _sections(
         inner = _without_none(field.annotation)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             about = field.description or _paragraphs(inner.__doc__ or "")[0]
-            below += _sections(inner, guide, defaults.get(own_name, {}), f"{name}.", about)
+            within = _told(field.default) | defaults.get(own_name, {})
+            below += _sections(inner, guide, within, f"{name}.", about)
         elif f"--{name} " not in guide.action:  # it would be the action again
             own.append(_option(name, field, inner, guide, defaults.get(own_name, _OWN)))
     title = prefix.removesuffix(".").replace("_", " ").replace(".", ", ").capitalize()
     yield Section(title or "General", _in_a_sentence(summary), tuple(own))
     yield from below
+
+
+def _told(default: Any) -> dict[str, Any]:  # noqa: ANN401 - of any field
+    """What a section's own default says of its fields."""
+    told = default.model_fields_set if isinstance(default, BaseModel) else ()
+    return {name: getattr(default, name) for name in told}
 
 
 def _in_a_sentence(text: str) -> str:
@@ -378,7 +384,7 @@ def _shown(default: Any) -> str:  # noqa: ANN401 - of any option
         return _number(default)
     if isinstance(default, list | tuple):
         if any(isinstance(each, BaseModel | dict) for each in default):
-            return json.dumps(to_jsonable_python(default))
+            return json.dumps(default, default=lambda each: each.model_dump(mode="json"))
         return " ".join(map(_shown, default))
     if isinstance(default, dict):
         return " ".join(f"{name}={_shown(value)}" for name, value in default.items())

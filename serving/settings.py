@@ -35,8 +35,8 @@ class ApplicationSettings(BaseModel):
 
     model: list[str] = Field(
         min_length=1,
-        description="model folder, models:/NAME@ALIAS or models:/NAME/3; KEY=MODEL serves it as"
-        " KEY; repeatable",
+        description="model folder, models:/NAME@ALIAS, models:/NAME/3 or hf://OWNER/NAME; KEY=MODEL"
+        " serves it as KEY; repeatable",
     )
     canary: list[str] = Field(
         default=[],

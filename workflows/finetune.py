@@ -4,13 +4,11 @@ Labelled data, a BERT folder and settings go in; a model folder that knows its t
 same command goes on after any death; a finished run prints its summary.
 """
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bert_core.model.strategies import find_strategy
 from workflows.command import run_command
 from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
@@ -38,10 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str]) -> TaskRunSettings:
     """The settings; which there are is decided by --task and --approach, or by the preset."""
     task, approach = task_and_approach(arguments)
-    written_out = [
-        re.sub(r"^--register(?=$|=)", "--tracking.register_as", argument) for argument in arguments
-    ]
-    settings = parse_command_line(settings_class(task, approach), written_out)
+    settings = parse_command_line(settings_class(task, approach), arguments)
     for split in ("train", "dev"):
         settings.source(split)  # there is one
     return settings
@@ -58,7 +53,7 @@ def finetune(settings: TaskRunSettings) -> bool:
     print(f"storage  {storage.folder}", flush=True)
     with opened_job(settings, storage) as job:
         announce(job)
-        if job.folder.summary.exists():
+        if job.folder.has_answered(settings.asked()):
             print(job.folder.finished_summary())
             return True
         from workflows.finetuning.results import write_results  # loads torch
@@ -95,8 +90,6 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
     tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
     encoder = open_encoder(settings.model, storage.folder, tracking_uri)
     refuse_encoder(settings, encoder)
-    if isinstance(settings, FeatureSettings):
-        find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
     if isinstance(settings, FinetuneSettings) and settings.teacher is not None:
         from workflows.finetuning.teacher import refuse_task, refuse_teacher  # loads torch
 

@@ -64,7 +64,7 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     shards = open_shards(prepared, "train")
     with opened_pretraining(settings, storage, shards, start) as job:
         announce(settings, job.folder, shards, start)
-        if job.folder.summary.exists():
+        if job.folder.has_answered(settings.asked()):
             print(job.folder.finished_summary())
             return job.folder
         from workflows.pretraining.results import write_results  # loads torch

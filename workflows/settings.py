@@ -101,6 +101,8 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
     leaves with exit code 0; `--some-field` is `--some_field`. Raises `UserError` for anything that
     is wrong, in one line.
     """
+    guide = getattr(settings_class, "guide", Guide())
+    arguments = _without_aliases(guide, arguments)
     arguments = written_out(settings_class, _with_underscores(settings_class, arguments))
     given: dict[str, Any] = {}
     layers: list[str] = []
@@ -203,6 +205,9 @@ def given_option(arguments: Sequence[str], name: str) -> str | None:
             value = argument.split("=", 1)[1]
     return value
 
+
+MODEL_PLACES = "a model folder, models:/NAME@ALIAS, hf://OWNER/NAME, or a run name"
+"""What every option of a model takes."""
 
 ONE_PER_ARGUMENT: dict[str, JsonValue] = {"one_per_argument": True}
 """Marks the field (`json_schema_extra`) of a list whose values are prose, with commas in them."""
@@ -314,6 +319,13 @@ def _is_of(field: FieldInfo, kinds: tuple[type, ...]) -> bool:
     annotation = field.annotation
     parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return all(get_origin(part) in kinds for part in parts if part is not NoneType)
+
+
+def _without_aliases(guide: Guide, arguments: Sequence[str]) -> list[str]:
+    """Rewrites `--register NAME` to the setting that it means."""
+    settings = {option: f"--{name}" for name, option in guide.aliases}
+    parts = (argument.partition("=") for argument in arguments)
+    return ["".join([settings.get(option, option), *rest]) for option, *rest in parts]
 
 
 def _with_underscores(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:

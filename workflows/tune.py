@@ -41,7 +41,7 @@ def tune(settings: TuneSettings) -> bool:
     print(f"storage  {storage.folder}", flush=True)
     with opened_sweep(settings, storage) as sweep:
         announce(sweep)
-        if sweep.folder.summary.exists() and not sweep.left():
+        if sweep.folder.has_answered(settings.asked()) and not sweep.left():
             print(sweep.folder.finished_summary())
             return True
         name = settings.tracking.asked_name

@@ -6,6 +6,7 @@ import shutil
 import signal
 
 import pytest
+import torch
 from finetuning_runs import (
     FineTuning,
     FineTunings,
@@ -15,6 +16,8 @@ from finetuning_runs import (
     write_task,
 )
 from pretraining_runs import (
+    Channel,
+    StoppingWorker,
     find_writer,
     rank_one_beside,
     stop_inside_a_checkpoint_write,
@@ -22,8 +25,10 @@ from pretraining_runs import (
 )
 
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows.finetune import main, parse
+from workflows.finetune import main, opened_job, parse
 from workflows.runs.sender import verify_exactly_once
+from workflows.runs.storage import open_storage
+from workflows.training.run import TrainingRun
 
 
 @pytest.fixture
@@ -274,3 +279,29 @@ def test_jobs_share_workers_and_a_death_in_the_second_changes_no_bit(make_run, t
         assert left(job) == left(single), job.name
         assert verify_exactly_once(job.folder).correct
         assert (job.folder / "summary.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_registered_and_measured_when_it_is_asked_later(tmp_path, capsys):
+    write_task(tmp_path / "data")
+    write_encoder(tmp_path / "encoder")
+    given = arguments(tmp_path, epochs=1)
+    with opened_job(parse(given), open_storage(str(tmp_path))) as job:
+        made = job.worker_job()
+        worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
+        TrainingRun(made.open_parts(worker, made.run_folder), worker, made.run_folder).train()
+
+    def printed(*more):
+        assert main([*given, *more]) == 0
+        return capsys.readouterr().out
+
+    assert "registered" not in printed()
+    assert "registered   models:/cats/1" in printed("--register", "cats")
+    assert "registered   models:/cats/1" in printed()
+    test = str(tmp_path / "data" / "dev.tsv")
+    assert re.search(r"^test +40 examples", printed("--test", test), re.MULTILINE)
+    weights = (job.folder.model / "model.safetensors").stat().st_mtime_ns
+    assert re.search(r"^test +40 examples", printed("--test", test), re.MULTILINE)
+    printed("--register", "cats")
+    assert (job.folder.model / "model.safetensors").stat().st_mtime_ns == weights, "nothing is done"
+    assert "registered   models:/dogs/1" in printed("--register", "dogs")

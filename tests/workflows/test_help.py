@@ -195,6 +195,9 @@ def test_the_defaults_are_those_of_what_is_chosen(capsys):
         assert f"below are those of --preset {name} --profile {settings.profile}" in text
     page = help_of_settings("bake", Bread, Guide(), {"flour": "rye", "oven": {"steam": True}})
     assert page.usage == "bake [OPTIONS]" and options(page)["--flour"].default == "rye"
+    guide = Guide()
+    told = type("Toast", (Bread,), {"__annotations__": {"oven": Oven}, "oven": Oven(minutes=4)})
+    assert options(help_of_settings("toast", told, guide))["--oven.minutes"].default == "4"
     steam = options(page)["--oven.steam"]
     assert (steam.default, steam.other_name) == ("yes", "--no-oven.steam")
 

@@ -138,3 +138,17 @@ def test_a_summary_names_the_paths_of_a_moved_storage(tmp_path):
     assert before.finished_summary() == before.summary.read_text()
     after = RunFolder((tmp_path / "before").rename(tmp_path / "after") / "runs" / "run")
     assert after.finished_summary() == f"model  {after.model}\nMLflow /elsewhere/mlflow.db\n"
+
+
+def test_a_finished_run_has_answered_what_it_was_asked(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert not folder.has_answered({})
+    folder.summary.write_text("as an earlier version wrote it")
+    assert folder.has_answered({"test": "a.csv"})
+    folder.finish("done", {"test": "a.csv", "compare": None})
+    assert folder.summary.read_text() == "done"
+    assert folder.has_answered({"test": None, "compare": None, "tracking.register_as": None})
+    assert folder.has_answered({"test": "a.csv"}) and not folder.has_answered({"test": "b.csv"})
+    assert not folder.has_answered({"compare": "other"})
+    folder.finish("done", {"compare": "other", "test": None})
+    assert folder.has_answered({"compare": "other", "test": "a.csv"})

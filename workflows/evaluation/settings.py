@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from workflows.runs.mlflow_run import ReportFolder
-from workflows.settings import CommandLineSettings, default_storage, split_list
+from workflows.settings import MODEL_PLACES, CommandLineSettings, default_storage, split_list
 
 if TYPE_CHECKING:
     from bert_core.tasks.task import Task
@@ -58,7 +58,7 @@ class EvaluateSettings(CommandLineSettings):
 
     model: str = Field(
         default="",
-        description="model folder, models:/NAME@ALIAS, or a run name; needed without --suite",
+        description=f"{MODEL_PLACES}; needed without --suite",
     )
     data: str = Field(
         description="file of examples, folder with the splits, or hf://OWNER/NAME[:CONFIG]; for"

@@ -24,8 +24,9 @@ from bert_core.settings import (
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from workflows.settings import LAYERS, given_option, read_layer
+from workflows.settings import LAYERS, MODEL_PLACES, given_option, read_layer
 from workflows.training.run_settings import (
+    REGISTER,
     ExperimentName,
     ModelName,
     RunSettings,
@@ -107,7 +108,7 @@ class TaskRunSettings(RunSettings):
             "name",
             "seed",
         ),
-        aliases=(("tracking.register_as", "--register"),),
+        aliases=REGISTER,
     )
 
     machine_fields = RunSettings.machine_fields | {"preset", "model", *DATA_FIELDS}
@@ -161,7 +162,7 @@ class TaskRunSettings(RunSettings):
         description="finetune trains all weights; features trains a BiLSTM on frozen hidden"
         " states, for tagging (paper, 5.3)",
     )
-    model: str = Field(description="encoder: a model folder, models:/NAME@ALIAS, or a run name")
+    model: str = Field(description=f"encoder: {MODEL_PLACES}")
     batch_size: int = Field(default=32, ge=1, description="examples per step, all workers")
     epochs: int = Field(default=3, ge=1, description="passes over the training examples")
     max_tokens: int = Field(
@@ -255,6 +256,10 @@ class TaskRunSettings(RunSettings):
                 del (values[section] if section else values)[name]
         return values
 
+    def asked(self) -> dict[str, str | None]:
+        """Also what its model is measured on, or compared with."""
+        return super().asked() | {"test": self.test, "compare": getattr(self, "compare", None)}
+
     def source(self, split: str) -> str:
         """Where the examples of a split are: its file, or the folder or address of all.
 
@@ -299,8 +304,7 @@ class FinetuneSettings(TaskRunSettings):
     )
     teacher: str | None = Field(
         default=None,
-        description="fine-tuned model of the same labels to learn from, too: a model folder,"
-        " models:/NAME@ALIAS, or a run name",
+        description=f"fine-tuned model of the same labels to learn from, too: {MODEL_PLACES}",
     )
     unlabelled: tuple[str, ...] = Field(
         default=(),

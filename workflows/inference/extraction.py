@@ -16,6 +16,7 @@ from bert_core.interface import OutputFormat, Pooling, StoredDtype, Unit
 from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
 from bert_core.text.texts import TextPart, read_texts
 from workflows.inference.text_parts import TextJob, TextPartsSettings, worker_device
+from workflows.settings import MODEL_PLACES
 
 if TYPE_CHECKING:
     from bert_core.features.extractor import Extractor, FeatureChoice
@@ -61,7 +62,7 @@ class ExtractSettings(TextPartsSettings):
         ),
     )
 
-    model: str = Field(description="encoder: a model folder, models:/NAME@ALIAS, or a run name")
+    model: str = Field(description=f"encoder: {MODEL_PLACES}")
     output: Path = Field(description="folder of the features, visible to all nodes of a cluster")
     strategy: str | None = Field(
         default=None,

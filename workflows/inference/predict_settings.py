@@ -8,6 +8,7 @@ from pydantic import Field
 from bert_core.command_help import Example, Guide
 from bert_core.interface import Aggregation, OverflowOrError
 from workflows.inference.text_parts import TextPartsSettings
+from workflows.settings import MODEL_PLACES
 
 PredictionFormat = Literal["jsonl", "parquet"]
 
@@ -48,9 +49,7 @@ class PredictSettings(TextPartsSettings):
         ),
     )
 
-    model: str = Field(
-        description="fine-tuned model: a model folder, models:/NAME@ALIAS, or a run name"
-    )
+    model: str = Field(description=f"fine-tuned model: {MODEL_PLACES}")
     task: str | None = Field(
         default=None,
         description="task of a model that records none, such as one of transformers",

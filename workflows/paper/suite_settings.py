@@ -8,7 +8,7 @@ from bert_core.command_help import Example, Guide
 from workflows.clusters.settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
 from workflows.runs.mlflow_run import ReportFolder
-from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_storage
+from workflows.settings import MODEL_PLACES, ONE_PER_ARGUMENT, CommandLineSettings, default_storage
 
 
 class Table7Settings(CommandLineSettings):
@@ -52,9 +52,7 @@ class Table7Settings(CommandLineSettings):
     profile: str = Field(
         default="local", description="where to train: name of a profile, or a YAML file"
     )
-    model: str = Field(
-        description="encoder: a model folder, models:/NAME@ALIAS, or the name of a run"
-    )
+    model: str = Field(description=f"encoder: {MODEL_PLACES}")
     data: str = Field(description="folder with train, dev and, for the paper's test column, test")
     task: str = Field(default="conll2003", description="a tagging task")
     report: ReportFolder | None = Field(
@@ -139,7 +137,7 @@ class PicturesSettings(CommandLineSettings):
     )
 
     suite: Literal["pictures"] = Field(default="pictures", description="this suite")
-    model: str = Field(description="encoder: a model folder, models:/NAME@ALIAS, or a run name")
+    model: str = Field(description=f"encoder: {MODEL_PLACES}")
     data: str = Field(
         description="labelled examples: a file, a folder, or hf://OWNER/NAME[:CONFIG]"
     )

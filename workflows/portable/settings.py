@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from bert_core.command_help import Example, Guide
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.settings import MODEL_PLACES, CommandLineSettings, default_storage
 
 Format = Literal["onnx", "openvino"]
 
@@ -35,7 +35,7 @@ class ExportSettings(CommandLineSettings):
         common=("model", "format", "int8", "output", "storage", "tracking_uri"),
     )
 
-    model: str = Field(description="model in float32: a folder, models:/NAME@ALIAS, or a run name")
+    model: str = Field(description=f"model in float32: {MODEL_PLACES}")
     format: Format = Field(
         default="onnx", description="onnx writes model.onnx, openvino openvino_model.xml and .bin"
     )

@@ -17,7 +17,7 @@ from bert_core.settings import (
 )
 from workflows.pretraining.model_settings import ModelSettings
 from workflows.pretraining.phases import Phase
-from workflows.training.run_settings import RunSettings
+from workflows.training.run_settings import REGISTER, RunSettings
 
 ADAPT = "adapt"
 """The preset that continues from an encoder."""
@@ -76,6 +76,7 @@ class PretrainSettings(RunSettings):
             "optimizer.peak_learning_rate",
             "batch.global_batch_size",
         ),
+        aliases=REGISTER,
     )
 
     machine_fields = RunSettings.machine_fields | {
@@ -458,6 +459,7 @@ class AdaptSettings(PretrainSettings):
             "storage",
             "fresh",
         ),
+        aliases=REGISTER,
     )
 
     preset: str = Field(

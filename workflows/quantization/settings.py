@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from bert_core.command_help import Example, Guide
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.settings import MODEL_PLACES, CommandLineSettings, default_storage
 
 
 class QuantizeSettings(CommandLineSettings):
@@ -45,7 +45,7 @@ class QuantizeSettings(CommandLineSettings):
         ),
     )
 
-    model: str = Field(description="model in float32: a folder, models:/NAME@ALIAS, or a run name")
+    model: str = Field(description=f"model in float32: {MODEL_PLACES}")
     data: str = Field(
         description="labelled examples: file, folder with the splits, or hf://OWNER/NAME[:CONFIG];"
         " for an encoder a file of texts"

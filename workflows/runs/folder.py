@@ -8,7 +8,7 @@ import fcntl
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bert_core.training.checkpoint import CheckpointInfo
 
 WRITER_LOCK_NAME = "worker.lock"
+_ASKED = "asked.json"
 ASIDE = ".before-"
 
 
@@ -67,6 +68,26 @@ class RunFolder:
     def summary(self) -> Path:
         """What a finished run ended with."""
         return self.path / "summary.txt"
+
+    def finish(self, summary: str, asked: Mapping[str, str | None]) -> None:
+        """Writes what the run ended with, and what was asked of it, by option."""
+        kept = {**self._asked(), **{name: each for name, each in asked.items() if each is not None}}
+        write_atomically(self.path / _ASKED, json.dumps(kept))
+        write_atomically(self.summary, summary)
+
+    def has_answered(self, asked: Mapping[str, str | None]) -> bool:
+        """Whether it is finished with all that is asked; None asks nothing.
+
+        What an earlier version finished was asked whatever it is asked again.
+        """
+        if not self.summary.exists():
+            return False
+        kept = self._asked() if (self.path / _ASKED).exists() else asked
+        return all(each is None or kept.get(name) == each for name, each in asked.items())
+
+    def _asked(self) -> dict[str, str]:
+        path = self.path / _ASKED
+        return read_json(path, "delete it") if path.exists() else {}
 
     def finished_summary(self) -> str:
         """The summary of a finished run, its paths as they are, be the storage moved since."""

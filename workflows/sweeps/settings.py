@@ -26,10 +26,16 @@ from pydantic import (
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
-from workflows.finetuning.settings import FinetuneTrackingSettings, TaskRunSettings, settings_class
+from workflows.finetuning.settings import TaskRunSettings, settings_class
 from workflows.settings import field_names, validated
 from workflows.sweeps.outcome import Point
-from workflows.training.run_settings import CheckpointSettings
+from workflows.training.run_settings import (
+    REGISTER,
+    CheckpointSettings,
+    ExperimentName,
+    ModelName,
+    TrackingSettings,
+)
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -259,6 +265,15 @@ EXPERIMENT = "sweeps"
 NO_AXIS = "none"
 
 
+class SweepTrackingSettings(TrackingSettings):
+    """Where MLflow is and what a sweep is called there."""
+
+    experiment: ExperimentName = Field(default=EXPERIMENT, description="MLflow experiment")
+    register_as: ModelName | None = Field(
+        default=None, description="name to register the winner under; by default the task's"
+    )
+
+
 class TuneSettings(TaskRunSettings):
     """The settings of a sweep, whatever its task."""
 
@@ -292,6 +307,7 @@ class TuneSettings(TaskRunSettings):
             "at_once",
             "tracking.register_as",
         ),
+        aliases=REGISTER,
     )
 
     axis: tuple[str, ...] = Field(
@@ -348,13 +364,12 @@ SWEEP_FIELDS = frozenset(TuneSettings.model_fields.keys() - TaskRunSettings.mode
 def tune_settings_class(task: str, approach: str = "finetune") -> type[TuneSettings]:
     """The settings of a sweep over a task by an approach; raises as `settings_class` does."""
     of_trial = settings_class(task, approach)
-    tracking = FinetuneTrackingSettings(experiment=EXPERIMENT)
     settings: Any = create_model(
         f"Tune_{of_trial.__name__}",
         __base__=(of_trial, TuneSettings),
         __doc__="Searches the settings of fine-tuning on a task.\n\n"
         f"The options are those of --task {task}.",
-        tracking=(FinetuneTrackingSettings, Field(default=tracking)),
+        tracking=(SweepTrackingSettings, Field(default=SweepTrackingSettings())),
         checkpoint=(CheckpointSettings, Field(default=CheckpointSettings(keep=1))),
     )
     return settings

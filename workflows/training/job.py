@@ -373,7 +373,7 @@ def register(job: TrainingJob, tracking: TrackingSummary, results: JobResults) -
         lines.append(f"MLflow       {open_command(uri)}")
     text = "\n".join(lines)
     if not problem and not tracking.unsent_records:
-        write_atomically(folder.summary, text + "\n")
+        folder.finish(text + "\n", job.settings.asked())
         if job.title:
             text = f"{job.title}  finished: {folder.path}"
     print(text, flush=True)

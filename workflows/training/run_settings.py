@@ -41,6 +41,10 @@ ExperimentName = Annotated[str, AfterValidator(_experiment_name)]
 RunName = Annotated[str, Field(pattern=r"^\w[\w.\-]*$"), AfterValidator(_run_name)]
 
 
+REGISTER = (("tracking.register_as", "--register"),)
+"""The short name of an option that every training command has."""
+
+
 class CheckpointSettings(BaseModel):
     """When a run is saved, besides its end and any request to stop."""
 
@@ -108,6 +112,10 @@ class RunSettings(CommandLineSettings):
     def _only_some_train_on_tpu(cls, value: ClusterSettings) -> ClusterSettings:
         """Said of the field, so before a TPU's profile is told that `batch` is unknown here."""
         return value if cls.trains_on_tpu else value.without_tpu()
+
+    def asked(self) -> dict[str, str | None]:
+        """What may be asked of a finished run too, by option: a version of a name."""
+        return {"tracking.register_as": self.tracking.asked_name}
 
     def portable(self) -> dict[str, Any]:
         """The settings without what belongs to one machine."""
