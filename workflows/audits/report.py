@@ -14,7 +14,7 @@ from bert_core.tasks.metrics import readable_metric
 from workflows.audits.findings import RANKING, SUSPECTS, AuditFindings, Judgement, Label
 from workflows.audits.retraining import TITLES, Retrained
 from workflows.evaluation.drawings import confusion_drawing
-from workflows.finetuning.exclusion import place_of
+from workflows.finetuning.splits import place_of
 from workflows.reporting.figures import Chart, Figure, inline_figure, shortened
 from workflows.reporting.render import (
     PAGE,
