@@ -25,7 +25,6 @@ from bert_core.strict_files import is_plain_path
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import (
     MANIFEST,
-    NEEDED,
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,
@@ -343,10 +342,8 @@ class RemoteRun:
         if final.exists():
             # Whole is not enough: what a lost upload left here may differ from it in the last bit.
             manifest = self._remote.read(f"{source}/{MANIFEST}")
-            if (
-                checkpoint_folder.damage(final, NEEDED) is None
-                and (final / MANIFEST).read_bytes() == manifest
-            ):
+            is_whole = checkpoint_folder.damage(final) is None
+            if is_whole and (final / MANIFEST).read_bytes() == manifest:
                 return None
             checkpoint_folder.remove(final)
         temporary = checkpoint_folder.temporary_folder(final)
@@ -356,7 +353,7 @@ class RemoteRun:
                 if not is_plain_path(name):
                     return f"it has a file named {name[:60]!r}"
                 self._remote.download(file, temporary / name)
-            fault = checkpoint_folder.damage(temporary, NEEDED)
+            fault = checkpoint_folder.damage(temporary)
             if fault is None:
                 temporary.rename(final)
             return fault
