@@ -82,7 +82,7 @@ def raise_disk_full(path: Path, remedy: str = "free some space, then repeat") ->
 
 
 @contextmanager
-def atomic_write(path: Path, remedy: str = "free some space, then repeat") -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path; the file written there replaces `path` when the block ends.
 
     Readers see the old file or the new one, even after a power cut. If the block raises, the
@@ -90,7 +90,7 @@ def atomic_write(path: Path, remedy: str = "free some space, then repeat") -> It
     """
     temporary = path.with_name(f".{path.name[:40]}.{uuid4().hex}.written")
     try:
-        with raise_disk_full(path, remedy):
+        with raise_disk_full(path):
             yield temporary
             flush_to_disk(temporary)
             temporary.replace(path)
