@@ -99,6 +99,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a small file of text by `atomic_write`."""
+    with atomic_write(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
 def write_sorted_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:
     """Writes values with their keys in order, so that equal values are equal files."""
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_atomically
 from bert_core.new_pieces import extend_tokenizer
 from bert_core.text import pieces, screening
 from bert_core.text.corpus_statistics import PieceStatistics, describe_corpus, describe_piece
@@ -50,7 +50,6 @@ from workflows.clusters.tasks import run_tasks
 from workflows.corpus_report import REPORT_NAME, corpus_page
 from workflows.progress import ProgressLine
 from workflows.reporting.render import Page, html
-from workflows.runs.folder import write_atomically
 
 
 @dataclass(frozen=True)

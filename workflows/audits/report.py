@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_core.disk import write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation.error_analysis import ConfusionMatrix
 from bert_core.evaluation.label_errors import NoisePair
@@ -28,7 +29,6 @@ from workflows.reporting.render import (
     finite,
     write_report,
 )
-from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.folds import OUT_OF_FOLD
 

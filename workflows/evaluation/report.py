@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.disk import write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation import error_analysis
 from bert_core.evaluation.behaviour import CheckResult, shown_text
@@ -39,7 +40,6 @@ from workflows.reporting.render import (
     markdown,
     write_page,
 )
-from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import numpy as np
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from bert_core.disk import write_atomically
 from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model_folder import save_model_folder
@@ -19,7 +20,6 @@ from workflows.pretraining.job import PretrainingJob, Start
 from workflows.pretraining.sections import described_phases
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import initial_model, set_rope_theta
-from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 from workflows.training.job import JobResults, Usage, lineage_of

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_atomically
 from bert_core.errors import UserError, reason_of
 from bert_core.strict_files import is_plain_path
 from bert_core.training import checkpoint_folder
@@ -35,7 +35,6 @@ from workflows.runs.folder import (
     RunFolder,
     name_aside,
     set_aside,
-    write_atomically,
 )
 from workflows.runs.journal import last_step
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
