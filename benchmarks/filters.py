@@ -19,13 +19,19 @@ import torch
 from benchmarks.preparation import cut_corpus
 from benchmarks.results import run_program, write_results
 from bert_core.machine import processor_name
-from bert_core.text import overlap, pieces
+from bert_core.text import pieces
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.near_duplicates import require_minhash
 from bert_core.text.personal_data import PERSONAL_DATA
 from bert_core.text.pieces import Corpus, ScanRecord
 from bert_core.text.quality import chosen_rules
-from bert_core.text.screening import Screening, conclude, screen_piece
+from bert_core.text.screening import (
+    Screening,
+    conclude,
+    evaluation_texts,
+    screen_piece,
+    write_ngrams,
+)
 from bert_core.text.sources import evaluation_parts, find_parts
 from bert_core.tokenizer_training import train_wordpiece
 
@@ -90,8 +96,8 @@ def measure(corpus: Path, excluded: str, folder: Path) -> list[tuple[str, float,
         for reason, number in record.dropped.items()
         if reason.startswith("scrubbed_")
     )
-    texts = overlap.evaluation_texts(evaluation_parts([excluded]))
-    overlap.write_ngrams(folder / "excluded.npy", texts)
+    texts = evaluation_texts(evaluation_parts([excluded]))
+    write_ngrams(folder / "excluded.npy", texts)
     quality = chosen_rules(["gopher", "c4", "fineweb"])
     filters = {
         "--keep_languages en": Screening(languages=("en",)),

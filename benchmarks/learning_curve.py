@@ -20,7 +20,7 @@ from benchmarks.measurement import surroundings
 from benchmarks.pretraining.arms import our_model, their_model
 from benchmarks.results import write_results
 from bert_core.config import IGNORE_INDEX, SIZES
-from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.families import BERT
 from bert_core.model.layout import Padded
 from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
 from bert_core.settings import BatchSettings, OptimizerSettings, RowSettings

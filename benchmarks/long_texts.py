@@ -20,7 +20,7 @@ import torch
 from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, write_results
 from bert_core.config import MODERN_SIZES, SIZES, ModelConfig
-from bert_core.hugging_face.modern_bert import MODERN_BERT
+from bert_core.hugging_face.families import MODERN_BERT
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 

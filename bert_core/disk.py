@@ -82,7 +82,7 @@ def raise_disk_full(path: Path, remedy: str = "free some space, then repeat") ->
 
 
 @contextmanager
-def atomic_write(path: Path, remedy: str = "free some space, then repeat") -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path; the file written there replaces `path` when the block ends.
 
     Readers see the old file or the new one, even after a power cut. If the block raises, the
@@ -90,13 +90,19 @@ def atomic_write(path: Path, remedy: str = "free some space, then repeat") -> It
     """
     temporary = path.with_name(f".{path.name[:40]}.{uuid4().hex}.written")
     try:
-        with raise_disk_full(path, remedy):
+        with raise_disk_full(path):
             yield temporary
             flush_to_disk(temporary)
             temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a small file of text by `atomic_write`."""
+    with atomic_write(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def write_sorted_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:

@@ -29,8 +29,8 @@ from bert_core.disk import (
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
-from bert_core.hugging_face.catalog import FAMILIES, family_of
-from bert_core.hugging_face.headers import TensorHeader, read_weights_header
+from bert_core.hugging_face.families import FAMILIES, family_of
+from bert_core.hugging_face.family import TensorHeader, read_weights_header
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions

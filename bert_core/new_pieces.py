@@ -19,17 +19,18 @@ from bert_core.word_marks import CONTINUING
 LONGEST_PIECE = 40
 """Characters; longer pieces are of one address or one formula."""
 
+_LEAST_WORDS = 5
+"""So many words of the texts have a piece, at least."""
 
-def extend_tokenizer(
-    tokenizer: Tokenizer, texts: Iterable[str], num_pieces: int, *, min_frequency: int = 5
-) -> Tokenizer:
+
+def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], num_pieces: int) -> Tokenizer:
     """The tokenizer with at most `num_pieces` more word pieces, the most frequent first.
 
     Words are counted as the tokenizer divides them. The most frequent pair of neighbouring pieces
     is joined, in all words at once, and again, as the trainer of `tokenizers` does (Sennrich et al.
     2016, algorithm 1); ties go to the piece that is first in the alphabet. Pieces that no word is
     cut into in the end, since longer ones took their place, are left out, and others learned
-    instead. A piece is in `min_frequency` words at least. The same texts give the same pieces.
+    instead. A piece is in five words of the texts at least. The same texts give the same pieces.
     Raises `TokenizerError` for a tokenizer that is not WordPiece.
     """
     state = json.loads(tokenizer.to_str())
@@ -40,7 +41,7 @@ def extend_tokenizer(
             "leave the vocabulary as it is",
         )
     words = count_words(tokenizer, texts)
-    learner = _Learner(tokenizer, words, min_frequency)
+    learner = _Learner(tokenizer, words)
     kept: list[str] = []
     while len(kept) < num_pieces:
         if not learner.learn(num_pieces - len(kept)):
@@ -49,7 +50,7 @@ def extend_tokenizer(
         extended = _with_pieces(state, tokenizer, learner.pieces)
         for word, count in words.items():
             used.update(dict.fromkeys(_cut(extended, word), count))
-        kept = [piece for piece in learner.pieces if used[piece] >= min_frequency]
+        kept = [piece for piece in learner.pieces if used[piece] >= _LEAST_WORDS]
     return _with_pieces(state, tokenizer, kept[:num_pieces])
 
 
@@ -110,10 +111,9 @@ def _with_pieces(state: dict, tokenizer: Tokenizer, pieces: list[str]) -> Tokeni
 class _Learner:
     """Joins the most frequent pair of pieces, again and again."""
 
-    def __init__(self, tokenizer: Tokenizer, words: Counter[str], min_frequency: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, words: Counter[str]) -> None:
         self.pieces: list[str] = []
         self._known = set(tokenizer.get_vocab(with_added_tokens=True))
-        self._min_frequency = min_frequency
         unknown = "[UNK]"
         # Sorted, so that nothing depends on the order of the texts.
         cut = ((_cut(tokenizer, word), words[word]) for word in sorted(words))
@@ -144,7 +144,7 @@ class _Learner:
             now = self._counts[pair]
             if -count != now:  # an older count; the newer one is in the heap, too
                 continue
-            if now < self._min_frequency:
+            if now < _LEAST_WORDS:
                 return None
             if len(first) + len(second) - len(CONTINUING) <= LONGEST_PIECE:
                 return pair

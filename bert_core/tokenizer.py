@@ -25,7 +25,7 @@ from tokenizers import (
 )
 
 from bert_core.config import ModelConfig
-from bert_core.disk import atomic_write, write_sorted_json
+from bert_core.disk import write_atomically, write_sorted_json
 from bert_core.errors import UserError, reason_of
 from bert_core.special_tokens import (
     SPECIAL_TOKENS,
@@ -364,8 +364,7 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Writes a `tokenizer.json` atomically."""
-    with atomic_write(Path(path)) as written:
-        written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    write_atomically(Path(path), tokenizer.to_str(pretty=True))
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:

@@ -19,6 +19,7 @@ TokenizerKind = Literal["wordpiece", "bpe", "unigram"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = get_args(TokenizerKind)
 
 _COUNT_CHARACTERS = 1 << 20
+_LEAST_ALPHABET = 1000
 
 
 def train_tokenizer(
@@ -155,12 +156,10 @@ def train_wordpiece(
     *,
     lowercase: bool,
     alphabet_coverage: float = 0.9995,
-    least_alphabet: int = 1000,
-    min_frequency: int = 2,
 ) -> Tokenizer:
     """Trains a vocabulary of at most `vocabulary_size` entries, special tokens included.
 
-    Its characters are the most frequent ones: `least_alphabet` of them, or as many more as make up
+    Its characters are the most frequent ones: 1,000 of them, or as many more as make up
     `alphabet_coverage` of the text (0.9995 is SentencePiece's default). Chinese needs thousands.
     `texts` is walked through twice, so a one-shot iterator is held in memory. The same texts give
     the same tokenizer to the byte: the trainer of `tokenizers` numbers the `##` characters in the
@@ -173,7 +172,7 @@ def train_wordpiece(
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     counts = _count_normalized_characters(texts, normalizer)
-    alphabet = _alphabet(counts, alphabet_coverage, least_alphabet)
+    alphabet = _alphabet(counts, alphabet_coverage, _LEAST_ALPHABET)
     continuing = [
         f"##{char}"
         for char in alphabet
@@ -183,7 +182,7 @@ def train_wordpiece(
     _check_room(len(alphabet), len(fixed), vocabulary_size)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
-        min_frequency=min_frequency,
+        min_frequency=2,
         special_tokens=fixed,
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),

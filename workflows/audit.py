@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from bert_core.disk import write_atomically
 from bert_core.evaluation.label_errors import refuse_without_cleanlab
 from workflows.audits.settings import (
     AuditSettings,
@@ -20,7 +21,6 @@ from workflows.audits.settings import (
 )
 from workflows.command import run_command
 from workflows.finetuning.settings import task_and_approach
-from workflows.runs.folder import write_atomically
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 

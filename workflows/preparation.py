@@ -16,9 +16,9 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_atomically
 from bert_core.new_pieces import extend_tokenizer
-from bert_core.text import overlap, pieces, screening
+from bert_core.text import pieces, screening
 from bert_core.text.corpus_statistics import PieceStatistics, describe_corpus, describe_piece
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import (
@@ -50,7 +50,6 @@ from workflows.clusters.tasks import run_tasks
 from workflows.corpus_report import REPORT_NAME, corpus_page
 from workflows.progress import ProgressLine
 from workflows.reporting.render import Page, html
-from workflows.runs.folder import write_atomically
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ def _read_evaluation_data(plan: Preparation) -> dict[str, int]:
     path = plan.screening.excluded
     if path is None:
         return {}
-    texts = overlap.evaluation_texts(evaluation_parts(plan.exclude))
-    num_short = overlap.write_ngrams(path, texts)
+    texts = screening.evaluation_texts(evaluation_parts(plan.exclude))
+    num_short = screening.write_ngrams(path, texts)
     return {"evaluation_texts_of_fewer_than_13_words": num_short}
 
 

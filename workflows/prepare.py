@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
-from bert_core.text.language import require_languages
 from bert_core.text.near_duplicates import require_minhash
 from bert_core.text.quality import chosen_rules
+from bert_core.text.screening import require_languages
 from bert_core.text.shards import HELDOUT_BYTES, ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, evaluation_parts, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash

@@ -28,7 +28,7 @@ from workflows.pretraining.job import (
     find_teacher,
     refuse_another_tokenizer,
 )
-from workflows.pretraining.phases import described
+from workflows.pretraining.sections import described_phases
 from workflows.pretraining.settings import (
     ADAPT,
     AdaptSettings,
@@ -200,7 +200,7 @@ def announce(
     settings: PretrainSettings, folder: RunFolder, shards: TokenShards, start: Start | None = None
 ) -> None:
     """Prints what is about to be trained, from what, on what, and where it will lie."""
-    phases = described(settings.phases, times=" at ")
+    phases = described_phases(settings.phases, times=" at ")
     layout = "packed" if settings.batch.packed else "padded"
     lines = [
         f"run      {folder.name}",

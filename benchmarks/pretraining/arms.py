@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.config import IGNORE_INDEX, ModelConfig, ModernConfig
-from bert_core.hugging_face.bert import BERT
-from bert_core.hugging_face.modern_bert import MODERN_BERT
+from bert_core.hugging_face.families import BERT, MODERN_BERT
 from bert_core.model.bert import Bert
 from bert_core.pretraining import compute_loss
 from bert_core.text import collation

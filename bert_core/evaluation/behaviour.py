@@ -217,7 +217,6 @@ def run_suite(
     *,
     labels: Sequence[str],
     seed: int = 0,
-    num_shown: int = NUM_SHOWN,
 ) -> list[CheckResult]:
     """Runs all checks; `predict` is called once, with all texts.
 
@@ -243,7 +242,7 @@ def run_suite(
                 severity, expected, found = judged
                 failed.append((severity, Failure(case, expected, found)))
         failed.sort(key=lambda pair: -pair[0])
-        worst = [failure for _, failure in failed[:num_shown]]
+        worst = [failure for _, failure in failed[:NUM_SHOWN]]
         results.append(CheckResult(check.name, check.kind, len(made), len(failed), worst))
     return results
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_atomically
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Text
 from bert_core.tasks.metrics import answer_scores
@@ -263,8 +263,7 @@ def write_for_scorers(predictions: Predictions, examples: Sequence[Any], path: P
     path.parent.mkdir(parents=True, exist_ok=True)
     is_squad = path.suffix == ".json"
     text = (_squad_json if is_squad else _conll_lines)(predictions, examples)
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_atomically(path, text)
 
 
 def _squad_json(predictions: Predictions, questions: Sequence[Question]) -> str:

@@ -30,11 +30,11 @@ from bert_core.tasks.tables import Record, TaskDataError, column
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
 
-NUM_BUCKETS = 4
 MOST_SLICES = 20
 OTHERS = "(others)"
 EMPTY = "(empty)"
 
+_NUM_BUCKETS = 4
 _FEW_NUMBERS = 10  # so few different numbers are as good as names
 _QUESTION_WORDS = ("what", "which", "who", "whose", "whom", "when", "where", "why", "how")
 _COUNTED = ("many", "much", "long", "old", "far", "often")
@@ -50,13 +50,13 @@ class Slicing:
     names: tuple[str, ...]
 
 
-def by_number(by: str, numbers: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) -> Slicing:
+def by_number(by: str, numbers: npt.ArrayLike) -> Slicing:
     """Slices of about as many examples each, by the size of a number of theirs, [N].
 
     A slice is named by the least and the greatest number in it; equal numbers share one.
     """
     sizes = np.asarray(numbers, dtype=np.float64)
-    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, num_buckets + 1)[1:-1]))
+    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, _NUM_BUCKETS + 1)[1:-1]))
     bucket = np.searchsorted(edges, sizes, side="left")
     names = {}
     for index in np.unique(bucket).tolist():

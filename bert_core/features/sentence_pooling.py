@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.errors import UserError
-from bert_core.hugging_face.headers import read_weights_header
+from bert_core.hugging_face.family import read_weights_header
 from bert_core.interface import Pooling
 from bert_core.strict_files import RESTORE, is_plain_name, read_json, read_json_object
 from bert_core.tasks.task import FloatArray

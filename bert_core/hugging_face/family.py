@@ -1,15 +1,22 @@
-"""How `transformers` writes models of one family; the conversion of weights to ours and back."""
+"""How `transformers` writes models of one family; the conversion of weights to ours and back.
 
+The header of a safetensors file, its types and shapes, is read before any weight is: so sizes that
+only a configuration claims take no memory.
+"""
+
+import os
 import re
+import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bert_core.config import ModelConfig
-from bert_core.hugging_face.headers import TensorHeader
 
 OUR_LAYER = "encoder.layers.{layer}."
 
@@ -32,9 +39,50 @@ _FLOATS = {"F16", "BF16", "F32", "F64"}
 _INTEGERS = ("position_ids", "token_type_ids")
 """Endings of the names of what is no weight."""
 
+_MOST_HEADER_BYTES = 1 << 24
+"""BERT large has 60,000 bytes."""
+
+_LFS = b"version https://git-lfs"
+"""The content of a file that was cloned without Git LFS."""
+
 
 class UnknownWeightError(ValueError):
     """A weight of an encoder that its family does not have, or one that is missing."""
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """The type, as safetensors names it, and the shape of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_weights_header(path: Path) -> dict[str, TensorHeader]:
+    """Types and shapes by name; none of the weights is read.
+
+    Raises `ValueError` for what is no whole safetensors file: its tensors have to fill it, without
+    holes and without overlaps. `OSError` for what cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("not a regular file")
+        head = file.read(len(_LFS))
+        num_bytes = int.from_bytes(head[:8], "little")
+    if head == _LFS:
+        raise ValueError("a pointer of Git LFS; fetch the file itself with git lfs pull")
+    if num_bytes > _MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {num_bytes:,} bytes")
+    try:
+        with safe_open(path, framework="pt") as weights:
+            slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
+            return {
+                name: TensorHeader(each.get_dtype(), tuple(each.get_shape()))
+                for name, each in slices.items()
+            }
+    except SafetensorError as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from error
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.cpu import dropout as cpu_dropout
-from bert_core.model.cpu.attention import attention_in_blocks
+from bert_core.model.cpu.attention import attention_in_blocks, rotated
 from bert_core.model.cpu.linear import filled_up, in_blocks, is_convolution, linear
-from bert_core.model.cpu.rotation import rotated
 from bert_core.model.cpu.vocabulary import fused_cross_entropy
 from bert_core.model.layout import Layout, Packed, Padded, within_reach
 

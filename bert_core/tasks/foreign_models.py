@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from bert_core.features.sentence_pooling import read_sentence_pooling
-from bert_core.hugging_face.catalog import FAMILIES
+from bert_core.hugging_face.families import FAMILIES
 from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_files import read_json_object

@@ -78,7 +78,7 @@ def _read_text(
     if _RECORD.match(first) and f'"{text_column}"' in first:
         yield from _cut(read_jsonl(stream, part, dropped, text_column, strict), dropped)
         return
-    lines = read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict)
+    lines = read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict=strict)
     end = float("inf") if part.end is None else part.end
     if is_title(first):
         divided, clean = _titled_documents(lines, part.start, end), clean_wiki_line
@@ -255,7 +255,7 @@ def read_jsonl(
     """
     end = float("inf") if part.end is None else part.end
     names: set[str] = set()
-    lines = read_lines(stream, part, MAX_RECORD_BYTES, dropped, strict, records=True)
+    lines = read_lines(stream, part, MAX_RECORD_BYTES, dropped, strict=strict, records=True)
     for offset, line in lines:
         if offset >= end:
             break

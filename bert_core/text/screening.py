@@ -3,24 +3,35 @@
 `screen_piece` applies the rules to a piece and signs what they keep, `take_near_duplicates`
 compares the signatures of all pieces. Both write their record last and may be run again at any
 time.
+
+Languages are told by the model within the package py3langid, which knows 140 by byte n-grams (Lui
+and Baldwin 2012) and needs no network. Documents that share 13 words in a row with the texts that
+models are evaluated on are dropped as for GPT-3 (Brown et al. 2020, appendix C), but as a whole.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from os.path import commonprefix
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from bert_core.text import near_duplicates, overlap
-from bert_core.text.language import language_of
+from bert_core.errors import NoSuchSplitError, UserError, nearest
+from bert_core.text import near_duplicates
 from bert_core.text.pieces import Piece, read_hashes, read_piece
 from bert_core.text.quality import first_failure
 from bert_core.text.shards import write_array, write_bytes
+from bert_core.text.sources import CorpusPart
 from bert_core.text.word_ngrams import Words
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
 
 MOST_EXAMPLES = 20
 COPIES = "duplicate_documents"
@@ -28,6 +39,11 @@ OTHER_LANGUAGE = "documents_in_other_languages"
 OVERLAP = "documents_in_evaluation_data"
 NEAR_DUPLICATES = "near_duplicate_documents"
 _MOST_CHARACTERS, _MOST_COMPARED = 300, 100_000
+_CHARACTERS_OF_LANGUAGE = 1000
+"""Enough to tell languages apart, at 0.4 ms a document."""
+
+_OVERLAP_WORDS = 13
+_SPLITS = ("dev", "test", "dev_mismatched", "validation_mismatched", "test_mismatched")
 
 
 @dataclass(frozen=True)
@@ -35,8 +51,8 @@ class Screening:
     """What documents are screened for, besides exact copies, in this order.
 
     `languages` are the codes of those to keep, `quality` the names of `QUALITY_RULES`, `excluded`
-    the file that `overlap.write_ngrams` has written. Languages are counted where they decide, or
-    with `identify_languages`.
+    the file that `write_ngrams` has written. Languages are counted where they decide, or with
+    `identify_languages`.
     """
 
     languages: tuple[str, ...] = ()
@@ -59,6 +75,76 @@ class Screening:
             *([OVERLAP] if self.excluded else []),
             *([NEAR_DUPLICATES] if self.near_duplicates is not None else []),
         )
+
+
+def require_languages(languages: Iterable[str], option: str = "--keep_languages") -> None:
+    """Raises `UserError` where the library is not installed, or does not know a language."""
+    if find_spec("py3langid") is None:
+        raise UserError(
+            "telling languages apart needs the package `py3langid`",
+            option,
+            "in the checkout: pip install -e '.[corpus]'",
+        )
+    known = sorted(_identifier().labels)
+    for language in languages:
+        if language not in known:
+            what = f"no such language{nearest(language, known)}"
+            raise UserError(what, f"{option} {language}", f"give some of {', '.join(known)}")
+
+
+def language_of(document: str) -> str:
+    """The code of the language that the first 1,000 characters are most likely in."""
+    return _identifier().classify(document[:_CHARACTERS_OF_LANGUAGE])[0]
+
+
+@cache
+def _identifier() -> "LanguageIdentifier":
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE)
+
+
+def evaluation_texts(parts: Iterable[CorpusPart]) -> list[str]:
+    """The texts of a task's examples in all splits that models are evaluated on.
+
+    Raises `UserError` for data that cannot be read, or that has no such split.
+    """
+    return [text for part in parts for text in _evaluation_texts_of(part)]
+
+
+def _evaluation_texts_of(part: CorpusPart) -> Iterator[str]:
+    from bert_core.tasks.catalog import TASKS
+
+    name, _, data = part.path.partition("=")
+    missing = []
+    splits = _SPLITS[:1] if Path(data).is_file() else _SPLITS
+    for split in splits:
+        try:
+            examples = TASKS[name].examples(data, split)
+        except NoSuchSplitError as error:
+            missing.append(error)
+            continue
+        for example in examples:
+            yield from TASKS[name].texts(example)
+    if len(missing) == len(splits):
+        raise missing[0]
+
+
+def write_ngrams(path: Path, texts: Iterable[str]) -> int:
+    """Writes the hashes of all 13-grams, sorted; returns how many texts are too short for one."""
+    ngrams = Words.of(list(texts)).ngrams(_OVERLAP_WORDS, pad=False)
+    write_array(path, np.unique(ngrams.hashes))
+    return int((np.diff(ngrams.offsets) == 0).sum())
+
+
+def overlaps(words: Words, excluded: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """[texts] bool: whether each has one of these sorted 13-grams."""
+    ngrams = words.ngrams(_OVERLAP_WORDS, pad=False)
+    if not len(excluded):
+        return np.zeros(len(words.offsets) - 1, dtype=np.bool_)
+    places = np.searchsorted(excluded, ngrams.hashes).clip(max=len(excluded) - 1)
+    hits = np.concatenate([np.zeros(1, np.int64), np.cumsum(excluded[places] == ngrams.hashes)])
+    return np.diff(hits[ngrams.offsets]) > 0
 
 
 class Example(BaseModel):
@@ -146,7 +232,7 @@ def _compare_words(
     indices = np.array(kept, dtype=np.int64)
     stays = np.ones(len(indices), dtype=np.bool_)
     if screening.excluded:
-        stays = ~overlap.overlaps(words, np.load(screening.excluded, allow_pickle=False))
+        stays = ~overlaps(words, np.load(screening.excluded, allow_pickle=False))
         dropped_by[OVERLAP] = indices[~stays].tolist()
     if screening.near_duplicates is not None:
         signatures = near_duplicates.sign(words)

@@ -395,8 +395,8 @@ def read_lines(
     part: CorpusPart,
     max_bytes: int,
     dropped: Counter[str],
-    strict: bool,
     *,
+    strict: bool = False,
     records: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yields (byte offset, stripped line) from the first line that begins in the part.

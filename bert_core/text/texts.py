@@ -91,8 +91,6 @@ def records_of(
     dropped: Counter[str],
     columns: Mapping[str, str],
     text_columns: Mapping[str, str],
-    *,
-    strict: bool,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name by place, and the columns, of each record that begins in the part.
 
@@ -110,7 +108,7 @@ def records_of(
     with open_part(part) as stream:
         records = part.kind == "jsonl"
         most = MAX_RECORD_BYTES if records else _MAX_LINE_BYTES
-        for offset, line in read_lines(stream, part, most, dropped, strict, records=records):
+        for offset, line in read_lines(stream, part, most, dropped, records=records):
             if offset >= end:
                 break
             if not line:
@@ -262,15 +260,14 @@ def read_texts(
     *,
     text_column: str = "text",
     id_column: str | None = None,
-    strict: bool = False,
 ) -> Iterator[NamedText]:
     """Yields the texts that begin in a part, and counts by reason what it drops.
 
-    Bytes that are not UTF-8 are replaced and counted, or refused if `strict`. Raises `CorpusError`
-    for damaged files and missing columns.
+    Bytes that are not UTF-8 are replaced and counted. Raises `CorpusError` for damaged files and
+    missing columns.
     """
     columns = {"text_column": text_column}
-    for record in read_records(text_part, dropped, columns, id_column=id_column, strict=strict):
+    for record in read_records(text_part, dropped, columns, id_column=id_column):
         yield NamedText(record.id, record.texts[0])
 
 
@@ -280,7 +277,6 @@ def read_records(
     text_columns: Mapping[str, str],
     *,
     id_column: str | None = None,
-    strict: bool = False,
 ) -> Iterator[NamedTexts]:
     """Yields the texts of the records that begin in a part, as `read_texts` does.
 
@@ -295,7 +291,7 @@ def read_records(
         raise CorpusError(what, part.path, "give .jsonl or .parquet files")
     try:
         columns = {**text_columns, **({"id_column": id_column} if id_column else {})}
-        for place, record in records_of(text_part, dropped, columns, text_columns, strict=strict):
+        for place, record in records_of(text_part, dropped, columns, text_columns):
             texts = tuple(record[column] for column in text_columns.values())
             if fault := next(filter(None, map(_fault, texts)), None):
                 dropped[fault] += 1

@@ -26,7 +26,6 @@ from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import (
     FILES,
     MODEL,
-    NEEDED,
     OPTIMIZER,
     STATE,
     checkpoint_name,
@@ -167,7 +166,7 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint_folder.remove_leftovers(folder)
     if final.exists():
-        if checkpoint_folder.damage(final, NEEDED) is None:
+        if checkpoint_folder.damage(final) is None:
             return final
         checkpoint_folder.remove(final)
     _refuse_weights_that_are_not_finite(state)
@@ -181,7 +180,7 @@ def save_checkpoint(
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if fault := checkpoint_folder.damage(final, NEEDED):
+    if fault := checkpoint_folder.damage(final):
         raise UserError(
             f"the checkpoint just written is damaged, {fault}", str(final), "check the disk"
         )
@@ -233,7 +232,7 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
 
 def _read(path: Path) -> tuple[CheckpointInfo, str]:
     """What a checkpoint says, and the name of its optimizer."""
-    if fault := checkpoint_folder.damage(path, NEEDED):
+    if fault := checkpoint_folder.damage(path):
         raise _damaged(path, fault)
     try:
         state = _State.model_validate(read_json_object(path / STATE, allow_nan=True), strict=True)
@@ -256,7 +255,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """
     messages = []
     for path in committed_checkpoints(folder):
-        fault = checkpoint_folder.damage(path, NEEDED)
+        fault = checkpoint_folder.damage(path)
         if fault is None:
             return path, messages
         messages.append(f"checkpoint {path} is damaged and passed over: {fault}")

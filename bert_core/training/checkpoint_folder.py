@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from bert_core.disk import file_sha256, flush_to_disk
@@ -101,16 +100,16 @@ def sealed_files(folder: Path) -> dict[str, dict[str, str | int]]:
     return described
 
 
-def damage(folder: Path, needed: Sequence[str] = ()) -> str | None:
-    """What is wrong with a sealed folder, in a few words, or None when every byte is right.
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, in a few words, or None when every byte is right.
 
-    So it is only if the manifest names all the `needed` files.
+    So it is only if the manifest names all the files that are `NEEDED`.
     """
     try:
         files = sealed_files(folder)
     except UserError as error:
         return error.what
-    lacking = next((name for name in needed if name not in files), None)
+    lacking = next((name for name in NEEDED if name not in files), None)
     if lacking is not None:
         return f"{MANIFEST} lacks {lacking}"
     for name, expected in files.items():

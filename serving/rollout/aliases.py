@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bert_core.disk import atomic_write
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError, nearest
 from bert_core.hub import SCHEME, fetch_hub_model
 from bert_core.lineage import Lineage
@@ -85,8 +85,7 @@ def switch_pointer(path: Path, pointer: Pointer) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = pointer.model_copy(update={"folder": Path(pointer.folder.name)})
-    with atomic_write(path) as fresh:
-        fresh.write_text(relative.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_atomically(path, relative.model_dump_json(indent=1) + "\n")
 
 
 def read_pointer(path: Path) -> Pointer | None:
@@ -121,8 +120,7 @@ def write_status(pointer: Path, status: WatchStatus) -> str | None:
     path = _status_path(pointer)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as fresh:
-            fresh.write_text(status.model_dump_json() + "\n", encoding="utf-8")
+        write_atomically(path, status.model_dump_json() + "\n")
     except OSError as error:
         return str(error)
     return None

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from bert_core.adaptation import extend_positions, load_start_model
 from bert_core.config import IGNORE_INDEX
-from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.families import BERT
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.special_tokens import SPECIAL_TOKENS

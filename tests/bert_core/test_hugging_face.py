@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForPreTraining, BertLMHeadModel, BertModel
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
-from bert_core.hugging_face.bert import BERT
-from bert_core.hugging_face.family import UnknownWeightError
-from bert_core.hugging_face.headers import TensorHeader, read_weights_header
+from bert_core.hugging_face.families import BERT
+from bert_core.hugging_face.family import TensorHeader, UnknownWeightError, read_weights_header
 from bert_core.model.bert import Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.special_tokens import SPECIAL_TOKENS

@@ -17,9 +17,8 @@ from transformers import (
 from bert_core.config import ModernConfig, forward_flops
 from bert_core.errors import UserError
 from bert_core.features.inspection import attention_maps
-from bert_core.hugging_face.family import UnknownWeightError
-from bert_core.hugging_face.headers import TensorHeader
-from bert_core.hugging_face.modern_bert import MODERN_BERT
+from bert_core.hugging_face.families import MODERN_BERT
+from bert_core.hugging_face.family import TensorHeader, UnknownWeightError
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed

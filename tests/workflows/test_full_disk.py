@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bert_core.config import ModelConfig
-from bert_core.disk import DiskFullError, atomic_write
+from bert_core.disk import DiskFullError, atomic_write, write_atomically
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
@@ -28,7 +28,6 @@ from workflows.finetuning.worker import write_weights
 from workflows.inference.prediction import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.reporting.figures import new_figure, save_picture
-from workflows.runs.folder import write_atomically
 from workflows.runs.journal import Journal
 from workflows.runs.tracker import write_json
 

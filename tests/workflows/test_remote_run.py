@@ -16,11 +16,12 @@ from pretraining_runs import (
 )
 from storage_addresses import CREDENTIALS, folder_address, s3_server
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import NEEDED, checkpoint_name
 from workflows.messages import Outcome
-from workflows.runs.folder import RunFolder, open_run, write_atomically
+from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.journal import Journal, JournalReader
 from workflows.runs.sender import verify_exactly_once
 from workflows.runs.storage import RemoteFolder, RemoteRun, working_copy

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
-from workflows.runs.folder import RunFolder, open_run, sole_writer, write_atomically
+from workflows.runs.folder import RunFolder, open_run, sole_writer
 from workflows.runs.tracker import SPECIFICATION_NAME, write_json
 
 RECIPE = {"seed": 0, "optimizer": {"name": "adamw", "warmup_steps": 10}}

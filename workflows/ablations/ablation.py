@@ -14,6 +14,7 @@ from statistics import fmean
 import yaml
 
 from bert_core.config import ModelConfig, training_flops
+from bert_core.disk import write_atomically
 from bert_core.settings import metric_name
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
@@ -45,7 +46,7 @@ from workflows.pretraining.job import (
 from workflows.pretraining.settings import PretrainSettings
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
-from workflows.runs.folder import RunFolder, open_run, write_atomically
+from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.journal import read_records
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
@@ -406,9 +407,8 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
         if settings.minutes is not None:
-            to_train = of_equal_time(
-                settings, folder, list(zip(variants, to_train, strict=True)), prepared
-            )
+            pairs = list(zip(variants, to_train, strict=True))
+            to_train = of_equal_time(settings, folder, pairs, prepared)
         planned = [
             PlannedVariant(
                 opened.enter_context(

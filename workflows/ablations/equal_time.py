@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_core.disk import write_atomically
 from bert_core.strict_files import read_json_object
 from workflows.ablations.settings import AblateSettings
 from workflows.ablations.studies import Variant
 from workflows.pretraining.job import for_workers
 from workflows.pretraining.settings import PretrainSettings
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder
 
 _FILE = "seconds_per_step.json"
 _WARM_UP_STEPS, _FEWEST_STEPS = 3, 5

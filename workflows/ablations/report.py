@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from bert_core.disk import write_atomically
 from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.held_out import (
@@ -48,7 +49,6 @@ from workflows.reporting.render import (
     finite,
     write_report,
 )
-from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.findings import number_of, used
 from workflows.sweeps.outcome import SweepOutcome, TrialOutcome

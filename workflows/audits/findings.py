@@ -23,7 +23,7 @@ from bert_core.evaluation.label_errors import (
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.task import Task, softmax
 from bert_core.text.rng import IntArray
-from workflows.finetuning.exclusion import TEXTS, WHERE, as_cell, place_of
+from workflows.finetuning.splits import TEXTS, WHERE, as_cell, place_of
 from workflows.sweeps.folds import JudgedFold, OutOfFold
 
 SUSPECTS, RANKING = "suspects", "ranking"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_core.disk import write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation.error_analysis import ConfusionMatrix
 from bert_core.evaluation.label_errors import NoisePair
@@ -14,7 +15,7 @@ from bert_core.tasks.metrics import readable_metric
 from workflows.audits.findings import RANKING, SUSPECTS, AuditFindings, Judgement, Label
 from workflows.audits.retraining import TITLES, Retrained
 from workflows.evaluation.drawings import confusion_drawing
-from workflows.finetuning.exclusion import place_of
+from workflows.finetuning.splits import place_of
 from workflows.reporting.figures import Chart, Figure, inline_figure, shortened
 from workflows.reporting.render import (
     PAGE,
@@ -28,7 +29,6 @@ from workflows.reporting.render import (
     finite,
     write_report,
 )
-from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.folds import OUT_OF_FOLD
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
-from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from bert_core.tasks.classification import Text

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_core.disk import write_atomically
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals, compare
 from bert_core.evaluation.outcomes import documents
 from workflows.finetuning.job import FinetuningJob
@@ -23,7 +24,6 @@ from workflows.reporting.figures import (
     tidy,
 )
 from workflows.reporting.render import Cell, Figures, Page, Row, Section, Table, write_page
-from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,14 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.disk import write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation import error_analysis
-from bert_core.evaluation.baselines import (
-    MajorityClassifier,
-    majority_classifier,
-    same_answer,
-    same_answer_warning,
-)
 from bert_core.evaluation.behaviour import CheckResult, shown_text
 from bert_core.evaluation.intervals import Comparison, Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
@@ -45,7 +40,6 @@ from workflows.reporting.render import (
     markdown,
     write_page,
 )
-from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 
 if TYPE_CHECKING:
@@ -80,7 +74,7 @@ class EvaluationReport:
     confusion: error_analysis.ConfusionMatrix | None
     mistakes: Sequence[Outcome]
     numbers: Sequence[tuple[float, float]] = ()
-    majority: MajorityClassifier | None = None
+    majority: error_analysis.MajorityClassifier | None = None
     warning: str = ""
     tally: Mapping[str, int] = field(default_factory=dict)
     comparison: Comparison | None = None
@@ -125,8 +119,10 @@ def evaluation_report(
             for mistake in error_analysis.worst_mistakes(*evaluated)
         ],
         numbers=[(result.gold, result.found) for result in results if result.is_number],
-        majority=majority_classifier(task, examples),
-        warning=same_answer_warning(same_answer(task, predictions, results), len(examples)),
+        majority=error_analysis.majority_classifier(task, examples),
+        warning=error_analysis.same_answer_warning(
+            error_analysis.same_answer(task, predictions, results), len(examples)
+        ),
     )
 
 
@@ -150,7 +146,7 @@ def summary_lines(report: EvaluationReport) -> list[str]:
     return lines
 
 
-def majority_line(majority: MajorityClassifier, criterion: str) -> str:
+def majority_line(majority: error_analysis.MajorityClassifier, criterion: str) -> str:
     """What the majority classifier scores, the criterion first, in a line."""
     names = dict.fromkeys([criterion, *majority.metrics])
     scores = ", ".join(f"{one_line(name)} {majority.metrics[name]:.4f}" for name in names)

@@ -21,10 +21,15 @@ from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tasks.text_embedding import TextEmbedding
-from workflows.finetuning.exclusion import excluded
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
-from workflows.finetuning.splits import Division, Overlap, overlap
-from workflows.finetuning.unlabelled import refuse_other_choices, unlabelled_examples
+from workflows.finetuning.splits import (
+    Division,
+    Overlap,
+    excluded,
+    overlap,
+    refuse_other_choices,
+    unlabelled_examples,
+)
 from workflows.model_location import EncoderFolder
 
 

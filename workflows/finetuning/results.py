@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
+from bert_core.disk import write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation.decisions import Decisions, tune_decisions
 from bert_core.evaluation.intervals import NUM_RESAMPLES
@@ -43,7 +44,6 @@ from workflows.finetuning.worker import (
     learning_rate,
 )
 from workflows.model_location import model_name
-from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 from workflows.training.job import JobResults, Usage, lineage_of
 from workflows.training.loss_plot import FINETUNING, plot_losses

@@ -1,20 +1,40 @@
-"""Divides labelled examples into train and dev, or into folds, and finds what is in both.
+"""Which examples are trained on, held out, left out, or answered by a teacher.
 
-Every label has its share in each part, what belongs together stays together, and the division is a
-function of the examples and a seed: driver and workers divide alike. N examples, P parts.
+Labelled examples are divided into train and dev, or into folds: every label has its share in each
+part, what belongs together stays together, and the division is a function of the examples and a
+seed, so driver and workers divide alike. N examples, P parts.
+
+A file, such as the suspects of an audit, names examples that a run does not learn from: each row by
+the place in the training file (`where`) and the texts (`text`, and `second` of a pair). A row that
+names none is an error: the data may have changed.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import documents
-from bert_core.tasks.tables import Record, TaskDataError, column
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.tables import Record, TaskDataError, column, read_table
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.text.rng import CounterHash, IntArray, permutation
+from bert_core.text_encoding import open_text
+
+WHERE = "where"
+TEXTS = ("text", "second")
+"""The columns that name an example: its place, and its texts."""
+_SUFFIXES = (".csv", ".jsonl")
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"'*[+-]?\d+(\.\d+)?")
 
 _BINS = 10
 _SMALL = 9  # digits that decide; beyond them two parts lack equally much
@@ -202,3 +222,114 @@ def overlap(task: Task, train: Sequence[Any], others: Sequence[Any]) -> Overlap:
 def _answer(example: Any) -> str:  # noqa: ANN401 - of any task
     names = ("answer", "answers", "tags")
     return repr([getattr(example, name, None) for name in names])
+
+
+def place_of(where: str) -> str:
+    """The place of an example without folders: `train.tsv:12`; an address stays as it is."""
+    return where if "://" in where else Path(where).name
+
+
+def as_cell(text: str) -> str:
+    """The text as a cell of CSV: what a spreadsheet takes for a formula begins with an apostrophe.
+
+    (CSV injection, OWASP.) Numbers stay as they are. `of_cell` gives the text back.
+    """
+    return f"'{text}" if _is_formula(text) else text
+
+
+def of_cell(cell: str) -> str:
+    """The text of such a cell."""
+    return cell[1:] if cell.startswith("'") and _is_formula(cell) else cell
+
+
+def _is_formula(text: str) -> bool:
+    """Whether it is one behind its apostrophes: those that were there, and ours."""
+    return _FORMULA.match(text) is not None and _NUMBER.fullmatch(text) is None
+
+
+def excluded(task: Task, file: str, examples: Sequence[Any]) -> set[int]:
+    """The numbers of the examples that a CSV or JSONL file names.
+
+    Raises `UserError` for another kind of file or task, and for a row that names no example.
+    """
+    path = Path(file)
+    if path.suffix not in _SUFFIXES:
+        raise UserError(
+            "unknown kind of file", f"--exclude {file}", f"use {' or '.join(_SUFFIXES)}"
+        )
+    if not isinstance(task, Classification | Tagging):
+        what = "examples of labels and of tags can be left out, not of other tasks"
+        raise UserError(what, f"--exclude {file}", "leave it out")
+    if not path.is_file():
+        raise UserError("no such file", f"--exclude {file}", "check the path")
+    by_place: dict[str, list[int]] = {}
+    for number, example in enumerate(examples):
+        by_place.setdefault(place_of(example.where), []).append(number)
+    found: set[int] = set()
+    # A text of several lines is no quote that was left open: the file was written by a program.
+    for record in read_table(path, max_skipped=1):
+        place = place_of(_cell_text(record, WHERE, path))
+        there = by_place.get(place, [])
+        same = [number for number in there if _has_texts(task, examples[number], record, path)]
+        if not same:
+            what = "another text at" if there else "no training example at"
+            remedy = "the data must be those that were audited: audit these"
+            raise UserError(f"{what} {place}", record.where, remedy)
+        found.update(same)
+    return found
+
+
+def _has_texts(task: Task, example: Any, record: Record, path: Path) -> bool:  # noqa: ANN401
+    texts = task.texts(example)
+    names = TEXTS[: len(texts)]
+    return [_cell_text(record, name, path) for name in names] == texts
+
+
+def _cell_text(record: Record, name: str, path: Path) -> str:
+    value = str(column(record, name))
+    return of_cell(value) if path.suffix == ".csv" else value
+
+
+def unlabelled_examples(task: Task, sources: Sequence[str | Path]) -> list[Any]:
+    """The examples of files, or addresses, without their answers if they have any.
+
+    A student learns from them because its teacher answers them. Of a classification's `.txt` each
+    line is a text; everything else is read as training data are. Raises `TaskDataError` for what
+    cannot be read, and where there is nothing.
+    """
+    found: list[Any] = []
+    for source in sources:
+        is_text = isinstance(source, Path) and source.suffix == ".txt"
+        if is_text and isinstance(task, Classification):
+            examples: Sequence[Any] = _lines(task, Path(source))
+        else:
+            examples = task.examples(source, "train")
+        if not examples:
+            raise TaskDataError("no unlabelled examples", str(source), "leave it out")
+        found += map(without_answer, examples)
+    return found
+
+
+def without_answer(example: Any) -> Any:  # noqa: ANN401 - of any task
+    """The same example, its answer unknown."""
+    names = [name for name in ("answer", "answers", "tags") if hasattr(example, name)]
+    return replace(example, **dict.fromkeys(names))
+
+
+def refuse_other_choices(train: EncodedRows, unlabelled: EncodedRows, where: str) -> None:
+    """Raises `TaskDataError` where examples have other numbers of choices than those of train."""
+    ours, theirs = (int(rows.rows_per_item.max(initial=1)) for rows in (train, unlabelled))
+    if ours != theirs:
+        what = f"{theirs} choices where the training examples have {ours}"
+        raise TaskDataError(what, where, "give examples with as many")
+
+
+def _lines(task: Classification, path: Path) -> list[Text]:
+    if task.reads_pairs:
+        remedy = "give a table with the columns of train"
+        raise TaskDataError("lines of text, and the task reads pairs", str(path), remedy)
+    if not path.is_file():
+        raise TaskDataError("no such file", str(path), "check the path")
+    with open_text(path) as file:
+        lines = [line.strip() for line in file]
+    return [Text(line, None, None, f"{path}:{n}") for n, line in enumerate(lines, 1) if line]

@@ -24,7 +24,7 @@ from bert_core.tasks.task import FloatArray
 from workflows.clusters.workers import Worker
 from workflows.finetuning.data import TaskData
 from workflows.finetuning.settings import FinetuneSettings
-from workflows.finetuning.unlabelled import without_answer
+from workflows.finetuning.splits import without_answer
 from workflows.model_location import EncoderFolder
 from workflows.training.backend import autocast_dtype
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from bert_core.config import ModelConfig, forward_flops, training_flops
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_atomically
 from bert_core.errors import UserError
 from bert_core.features.states import stored_states
 from bert_core.model.bert import VECTORS, WORDS, Bert
@@ -422,8 +422,7 @@ class DevEvaluation:
                 answers = {"outputs": torch.from_numpy(outputs)}
                 write_weights(self._folder / BEST_OUTPUTS, answers)
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
-            with atomic_write(self._folder / BEST_PREDICTIONS) as beside:
-                beside.write_text(lines)
+            write_atomically(self._folder / BEST_PREDICTIONS, lines)
 
 
 def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:

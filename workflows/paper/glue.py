@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.model_folder import CONFIG, ModelFolderError
@@ -26,7 +27,7 @@ from workflows.finetuning.data import answered_examples
 from workflows.model_location import model_name
 from workflows.paper.published import COLUMNS, DASH, GLUE_TEST, PAPER_AVERAGES, Column
 from workflows.reporting.render import Cell, Page, Row, Section, Table, terminal_table, write_page
-from workflows.runs.folder import is_name_aside, write_atomically
+from workflows.runs.folder import is_name_aside
 
 TITLE_WIDTH = 9
 

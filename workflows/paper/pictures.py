@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError, nearest
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.inspection import (
@@ -38,7 +39,6 @@ from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.paper.suite_settings import PicturesSettings, Projection
 from workflows.reporting.figures import GREY, INK, Figure, inline_figure, new_figure, save_picture
 from workflows.reporting.render import Cell, Figures, Page, Part, Row, Section, Table, write_page
-from workflows.runs.folder import write_atomically
 from workflows.runs.mlflow_run import log_report
 from workflows.runs.tracker import default_tracking_uri
 

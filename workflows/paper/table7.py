@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
@@ -67,7 +68,6 @@ from workflows.reporting.render import (
     terminal_table,
     write_page,
 )
-from workflows.runs.folder import write_atomically
 from workflows.runs.mlflow_run import log_report
 from workflows.runs.storage import Storage, open_storage
 from workflows.runs.tracker import default_tracking_uri

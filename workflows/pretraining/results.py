@@ -6,6 +6,7 @@ import numpy as np
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from bert_core.disk import write_atomically
 from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model_folder import save_model_folder
@@ -16,10 +17,9 @@ from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
 from workflows.pretraining.job import PretrainingJob, Start
-from workflows.pretraining.phases import described
+from workflows.pretraining.sections import described_phases
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import initial_model, set_rope_theta
-from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 from workflows.training.job import JobResults, Usage, lineage_of
@@ -94,7 +94,7 @@ def pretraining_card(
         },
         recipe={
             "Objective": settings.rows.described,
-            "Steps x length": described(settings.phases),
+            "Steps x length": described_phases(settings.phases),
             "Rows per step": settings.batch.global_batch_size,
             "Optimizer": settings.optimizer.name,
             "Peak learning rate": settings.optimizer.peak_learning_rate,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.config import ModelConfig
@@ -15,38 +15,11 @@ from bert_core.settings import (
     PretrainingOptimizerSettings,
     RowSettings,
 )
-from workflows.pretraining.model_settings import ModelSettings
-from workflows.pretraining.phases import Phase
+from workflows.pretraining.sections import EvaluationSettings, ModelSettings, Phase
 from workflows.training.run_settings import REGISTER, RunSettings
 
 ADAPT = "adapt"
 """The preset that continues from an encoder."""
-
-
-class EvaluationSettings(BaseModel):
-    """When and on how much the model is measured on held-out documents."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    every_steps: int = Field(
-        default=10_000,
-        ge=1,
-        description="steps between evaluations, also at the end",
-    )
-    num_rows: int = Field(
-        default=2048, ge=1, description="held-out rows an evaluation reads, at most"
-    )
-    masked_share: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="masking rate of held-out rows; by default that of --rows, in all phases",
-    )
-    other: Path | None = Field(
-        default=None,
-        description="token shards of other text, such as general one, whose held-out rows are"
-        " measured too, as other/…",
-    )
 
 
 class PretrainSettings(RunSettings):

@@ -76,9 +76,9 @@ class Figure:
         return svg_file([self])
 
 
-def svg_file(figures: Sequence[Figure], columns: int = 3) -> str:
-    """One SVG file of figures in rows of `columns`; it brings its own colors."""
-    rows = [figures[first : first + columns] for first in range(0, len(figures), columns)]
+def svg_file(figures: Sequence[Figure]) -> str:
+    """One SVG file of figures in rows of three; it brings its own colors."""
+    rows = [figures[first : first + 3] for first in range(0, len(figures), 3)]
     body, y, width = [], 0.0, 0.0
     for row in rows:
         x = 0.0

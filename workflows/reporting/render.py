@@ -13,9 +13,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.disk import write_atomically
 from bert_core.errors import one_line
 from workflows.reporting.figures import SVG, Figure, svg_file, theme_css
-from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment

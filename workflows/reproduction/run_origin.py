@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tokenizers import Tokenizer
 
-from bert_core.disk import file_sha256
+from bert_core.disk import file_sha256, write_atomically
 from bert_core.errors import UserError
 from bert_core.lineage import read_lineage
 from bert_core.strict_files import parse_json, read_bounded
@@ -23,7 +23,7 @@ from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.data import TaskData
 from workflows.model_location import EncoderFolder, model_name
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder
 from workflows.runs.tracker import ARTIFACTS_NAME, code_tags, without_machine_paths
 from workflows.versions.registration import (
     IDENTITY_NAMES,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.disk import atomic_write
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.strict_files import read_json, read_json_object
 from workflows.settings import differences
@@ -171,12 +171,6 @@ def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[
                     ) from None
                 time.sleep(0.2)
         yield
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a small file beside its name and renames it."""
-    with atomic_write(path) as beside:
-        beside.write_text(text, encoding="utf-8")
 
 
 def read_seconds(path: Path) -> float:

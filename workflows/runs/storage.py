@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, write_atomically
 from bert_core.errors import UserError, reason_of
 from bert_core.strict_files import is_plain_path
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import (
     MANIFEST,
-    NEEDED,
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,
@@ -36,7 +35,6 @@ from workflows.runs.folder import (
     RunFolder,
     name_aside,
     set_aside,
-    write_atomically,
 )
 from workflows.runs.journal import last_step
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
@@ -343,10 +341,8 @@ class RemoteRun:
         if final.exists():
             # Whole is not enough: what a lost upload left here may differ from it in the last bit.
             manifest = self._remote.read(f"{source}/{MANIFEST}")
-            if (
-                checkpoint_folder.damage(final, NEEDED) is None
-                and (final / MANIFEST).read_bytes() == manifest
-            ):
+            is_whole = checkpoint_folder.damage(final) is None
+            if is_whole and (final / MANIFEST).read_bytes() == manifest:
                 return None
             checkpoint_folder.remove(final)
         temporary = checkpoint_folder.temporary_folder(final)
@@ -356,7 +352,7 @@ class RemoteRun:
                 if not is_plain_path(name):
                     return f"it has a file named {name[:60]!r}"
                 self._remote.download(file, temporary / name)
-            fault = checkpoint_folder.damage(temporary, NEEDED)
+            fault = checkpoint_folder.damage(temporary)
             if fault is None:
                 temporary.rename(final)
             return fault

@@ -7,7 +7,6 @@ process of its own (`workflows.runs.sender`) sends to MLflow. Nothing here impor
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -73,7 +72,6 @@ class TrackingSummary:
     experiment_id: str | None
     unsent_records: int
     error: str | None  # the last one, None when all is sent
-    send_command: str  # sends what is missing
 
 
 class Tracker:
@@ -211,15 +209,12 @@ def summarize_tracking(run_folder: Path, error: str | None = None) -> TrackingSu
         any(record.step > confirmed.get(name, -1) for name in record.metrics)
         for record in read_records(run_folder / JOURNAL_NAME)
     )
-    program = [sys.executable, "-m", "workflows.runs.sender"]
-    command = shlex.join([*program, "send", str(run_folder)])
     last_error = state.get("error") or error
     return TrackingSummary(
         run_id=state.get("run_id"),
         experiment_id=state.get("experiment_id"),
         unsent_records=unsent,
         error=last_error if state.get("status") is None else error,
-        send_command=command,
     )
 
 

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.strict_files import read_json_object
-from workflows.runs.folder import write_atomically
 
 Point = dict[str, Any]
 """A value for each axis, by the field's dotted name."""

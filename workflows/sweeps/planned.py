@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
+from bert_core.disk import write_atomically
 from workflows.messages import RunProgress
-from workflows.runs.folder import RunFolder, read_seconds, write_atomically
+from workflows.runs.folder import RunFolder, read_seconds
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import (
     ARTIFACTS_NAME,

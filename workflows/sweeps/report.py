@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from bert_core.disk import write_atomically
 from workflows.finetuning.settings import DIVISION_FIELDS, settings_class
 from workflows.paper.published import DASH, PaperTable, json_paper_table, report_table
 from workflows.progress import duration
@@ -29,7 +30,6 @@ from workflows.reporting.render import (
     finite,
     write_report,
 )
-from workflows.runs.folder import write_atomically
 from workflows.sweeps.figures import (
     CURVES,
     axis_figure,

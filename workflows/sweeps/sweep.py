@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.evaluation.sweep import PointScores, ranked
 from bert_core.strict_files import read_json
@@ -21,7 +22,7 @@ from workflows.finetuning.data import TaskData, refuse_settings
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import DATA_FIELDS, DIVISION_FIELDS, TaskRunSettings
 from workflows.model_location import EncoderFolder, model_name
-from workflows.runs.folder import RunFolder, open_run, write_atomically
+from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.journal import read_records
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import JOURNAL_NAME, DatasetInput, TrackedRun

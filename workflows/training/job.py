@@ -17,11 +17,12 @@ from uuid import uuid4
 
 import yaml
 
+from bert_core.disk import write_atomically
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage
 from serving.registry import lineage_of_tags
 from workflows.progress import LiveLine
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
 from workflows.runs.tracker import (
     ARTIFACTS_NAME,

@@ -26,7 +26,6 @@ def model_card(
     figures: Mapping[str, float],
     baseline: Mapping[str, float],
     lineage: Mapping[str, object],
-    language: str | None = None,
     predicts_next: bool = False,
 ) -> str:
     """Returns the card of a pre-trained encoder, without paths of this machine.
@@ -38,7 +37,7 @@ def model_card(
     """
     pipeline, kind = ("text-generation", "next") if predicts_next else ("fill-mask", "masked")
     sections = [
-        _header(pipeline, language),
+        _header(pipeline),
         f"# {markdown_text(name)}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
@@ -65,7 +64,7 @@ def finetuned_model_card(
     `comparison` a table of teacher and student, its titles first.
     """
     sections = [
-        _header(pipeline, None),
+        _header(pipeline),
         f"# {markdown_text(name)}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
@@ -76,13 +75,11 @@ def finetuned_model_card(
     return _finished(sections, lineage)
 
 
-def _header(pipeline: str | None, language: str | None) -> str:
+def _header(pipeline: str | None) -> str:
     header: dict[str, object] = {"library_name": "transformers"}
     if pipeline is not None:
         header["pipeline_tag"] = pipeline
     header["tags"] = ["bert", "bertline"]
-    if language is not None:
-        header["language"] = language
     return f"---\n{yaml.safe_dump(header, sort_keys=False)}---"
 
 

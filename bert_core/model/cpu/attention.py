@@ -3,7 +3,8 @@
 A block of sequences of one length needs no padding, but a batch of short texts has as many lengths
 as sequences, and many small products cost more than a few with some padding in them. For dropout
 torch's own attention falls back to separate operations, copies each, and draws its mask serially.
-Shapes: T tokens, A heads of size D, N sequences of n slots in one block.
+Rotary positions turn queries and keys in place, some rows after the others, and so does their
+gradient. Shapes: T tokens, A heads of size D, N sequences of n slots in one block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,9 @@ from bert_core.model.layout import Layout, Packed, within_reach
 
 BLOCK_COST = 24_000
 """What a block costs besides its scores, in scores: measured, see docs/speed_log.md."""
+
+_ROTATED_ROWS = 256
+"""So many rows of a base model, and what is made of them, stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -309,3 +313,57 @@ def _bmm(left: Tensor, right: Tensor, scale: float, out: Tensor | None = None) -
     if out is None:
         out = left.new_empty(len(left), left.shape[1], right.shape[2])
     return torch.baddbmm(out, left, right, beta=0, alpha=scale, out=out)
+
+
+def rotated(query_key_value: Tensor, num_heads: int, cosines: Tensor, sines: Tensor) -> Tensor:
+    """`bert_core.model.operations.rotate` of [T, 3 * A * D], which is written over.
+
+    `cosines` and `sines` are [T, D / 2].
+    """
+    if torch.is_grad_enabled() and query_key_value.requires_grad:
+        found = _Rotation.apply(query_key_value, num_heads, cosines, sines)
+        assert isinstance(found, Tensor)
+        return found
+    return _rotate(query_key_value, num_heads, cosines, sines)
+
+
+def _rotate(query_key_value: Tensor, num_heads: int, cosines: Tensor, sines: Tensor) -> Tensor:
+    turned = query_key_value.unflatten(1, (3, num_heads, -1))[:, :2]  # queries and keys
+    blocks = (each.split(_ROTATED_ROWS) for each in (turned, cosines, sines))
+    for states, *angles in zip(*blocks, strict=True):
+        first, second = states.chunk(2, dim=-1)
+        cosine, sine = (each[:, None, None] for each in angles)
+        turned_first = first * cosine - second * sine
+        second.copy_(second * cosine + first * sine)
+        first.copy_(turned_first)
+    return query_key_value
+
+
+class _Rotation(Function):
+    """The gradient of a rotation is turned back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch gives it no public type
+        query_key_value: Tensor,
+        num_heads: int,
+        cosines: Tensor,
+        sines: Tensor,
+    ) -> Tensor:
+        """See `rotated`."""
+        ctx.mark_dirty(query_key_value)
+        ctx.save_for_backward(cosines, sines)
+        ctx.num_heads = num_heads
+        return _rotate(query_key_value, num_heads, cosines, sines)
+
+    @staticmethod
+    @once_differentiable  # it hides the signature from the type checker
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor, None, None, None]:
+        """Of the queries, keys and values before they were turned."""
+        cosines, sines = ctx.saved_tensors
+        # Somebody else may hold the gradient.
+        turned = grad_outputs[0].clone(memory_format=torch.contiguous_format)
+        return _rotate(turned, ctx.num_heads, cosines, -sines), None, None, None

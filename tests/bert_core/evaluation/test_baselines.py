@@ -2,7 +2,11 @@
 
 import pytest
 
-from bert_core.evaluation.baselines import majority_classifier, same_answer, same_answer_warning
+from bert_core.evaluation.error_analysis import (
+    majority_classifier,
+    same_answer,
+    same_answer_warning,
+)
 from bert_core.evaluation.outcomes import outcomes
 from bert_core.tasks.classification import Classification, Text
 

@@ -6,7 +6,7 @@ import transformers
 from transformers import BertConfig
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
-from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.families import BERT
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.tasks.task import add_task_head

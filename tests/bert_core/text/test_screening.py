@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.text import overlap
-from bert_core.text.language import language_of, require_languages
 from bert_core.text.pieces import (
     DROPPED,
     find_copies,
@@ -24,7 +22,12 @@ from bert_core.text.screening import (
     OVERLAP,
     Screening,
     conclude,
+    evaluation_texts,
+    language_of,
+    overlaps,
+    require_languages,
     screen_piece,
+    write_ngrams,
 )
 from bert_core.text.sources import CorpusError, evaluation_parts, find_parts
 from bert_core.text.word_ngrams import Words
@@ -124,8 +127,8 @@ def test_documents_with_13_words_of_evaluation_data_are_dropped(screened, tmp_pa
         train=["In training thirteen words in a row may stand in any text of ours."],
         dev=[SENTENCE, "Too short."],
     )
-    texts = overlap.evaluation_texts(parts)
-    assert overlap.write_ngrams(tmp_path / "excluded.npy", texts) == 2
+    texts = evaluation_texts(parts)
+    assert write_ngrams(tmp_path / "excluded.npy", texts) == 2
     words = SENTENCE.lower().split()
     documents = [
         f"Before it. {' '.join(words[:13]).upper()}, and after.",
@@ -142,15 +145,15 @@ def test_documents_with_13_words_of_evaluation_data_are_dropped(screened, tmp_pa
 
 def test_evaluation_data_has_a_split_to_exclude(tmp_path):
     both = write_task(tmp_path / "both", dev=["a"], test=["b"], dev_mismatched=["c"])
-    assert sorted(set(overlap.evaluation_texts(both))) == ["a", "b", "c"]
+    assert sorted(set(evaluation_texts(both))) == ["a", "b", "c"]
     named = evaluation_parts([f"mrpc={tmp_path / 'both' / 'test.tsv'}"])
-    assert set(overlap.evaluation_texts(named)) == {"b"}
+    assert set(evaluation_texts(named)) == {"b"}
     with pytest.raises(UserError, match="no file of the dev split"):
-        overlap.evaluation_texts(write_task(tmp_path / "none", train=["a"]))
+        evaluation_texts(write_task(tmp_path / "none", train=["a"]))
     with pytest.raises(UserError, match="no such task"):
         evaluation_parts(["mrcp=data"])
     empty = np.zeros(0, dtype=np.uint64)
-    assert overlap.overlaps(Words.of(["a", ""]), empty).tolist() == [False, False]
+    assert overlaps(Words.of(["a", ""]), empty).tolist() == [False, False]
 
 
 def test_near_duplicates_are_compared_across_pieces_after_the_rules(screened):
@@ -190,7 +193,7 @@ def test_personal_data_is_replaced_before_copies_are_found(screened, tmp_path):
 
 def test_pieces_of_which_nothing_is_compared(screened, tmp_path):
     pytest.importorskip("rensa")
-    overlap.write_ngrams(tmp_path / "excluded.npy", [SENTENCE])
+    write_ngrams(tmp_path / "excluded.npy", [SENTENCE])
     rules = Screening(
         quality=("c4_curly_bracket",), excluded=tmp_path / "excluded.npy", near_duplicates=0.8
     )

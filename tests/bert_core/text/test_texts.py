@@ -175,16 +175,13 @@ def test_what_may_not_be_read_is_said(open_folder, nobody):
     assert [each.where for each in unreadable] == [str(path)]
 
 
-def test_bytes_that_are_no_text_are_counted_or_refused(tmp_path):
+def test_bytes_that_are_no_text_are_counted(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntw\xff\n")
     assert read(path) == (
         [("a.txt:0", "one"), ("a.txt:4", "tw\ufffd")],
         {"invalid_utf8_characters_replaced": 1},
     )
-    (part,) = divide(list(find_parts([str(path)], "text", Counter())))
-    with pytest.raises(CorpusError, match="invalid UTF-8: .*a.txt, byte 6"):
-        list(read_texts(part, Counter(), strict=True))
 
 
 COLUMNS = {"context_column": "context", "question_column": "question"}

@@ -14,7 +14,7 @@ from bert_core.evaluation.label_errors import refuse_without_cleanlab
 from bert_core.tasks.classification import Classification, Text
 from workflows.audits.findings import audit_findings
 from workflows.audits.report import AuditReport, write_audit_report
-from workflows.finetuning.exclusion import of_cell
+from workflows.finetuning.splits import of_cell
 from workflows.sweeps.folds import OutOfFold
 
 TEXTS = ("=HYPERLINK(1)", "<img src=x onerror=alert(1)>", "two\nlines, | and `x`", "a" * 5000)

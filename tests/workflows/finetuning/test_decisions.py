@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from bert_core.errors import UserError
 from bert_core.evaluation.error_analysis import calibration
-from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.families import BERT
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
 from workflows.evaluate import main as evaluate

@@ -13,7 +13,7 @@ from bert_core.tokenizer import load_tokenizer
 from workflows.audits.findings import write_csv, write_jsonl
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data
-from workflows.finetuning.exclusion import as_cell, of_cell, place_of
+from workflows.finetuning.splits import as_cell, of_cell, place_of
 
 FORMULAS = (
     "=1+1",

@@ -15,7 +15,7 @@ from transformers import BertModel
 
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
-from bert_core.hugging_face.bert import BERT
+from bert_core.hugging_face.families import BERT
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.label_values import label_of

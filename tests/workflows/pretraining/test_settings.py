@@ -4,8 +4,8 @@ from pydantic import ValidationError
 from bert_core.config import SIZES, ModernConfig
 from bert_core.errors import UserError
 from bert_core.settings import BINS_VERSION, RowSettings
-from workflows.pretraining.phases import described
-from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
+from workflows.pretraining.sections import ModelSettings, Phase, described_phases
+from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
 
 HEADS = {"num_attention_heads": 12}
@@ -88,7 +88,7 @@ def test_a_phase_may_have_rows_masks_and_positions_of_its_own():
     assert settings.heldout_rows == settings.rows.model_copy(update={"masked_share": 0.2})
     thetas = [settings.global_rope_theta_of(number) for number in range(3)]
     assert thetas == [10_000, 100_000, 10_000]
-    assert described(settings.phases) == (
+    assert described_phases(settings.phases) == (
         "3 x 64 (global_batch_size 32, masked_share 0.3), "
         "2 x 128 (micro_batch_size 8, global_rope_theta 100000.0), 1 x 128"
     )

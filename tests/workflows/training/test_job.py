@@ -163,7 +163,7 @@ def finished_job(tmp_path, store):
 
 def test_registered_once_and_only_then_the_run_is_done(finished_job, store, tmp_path, capsys):
     job, folder = finished_job, finished_job.folder
-    down = TrackingSummary("run", "0", 5, "server does not answer", "send")
+    down = TrackingSummary("run", "0", 5, "server does not answer")
     results = job.write_results()
     register(job, down, results)
     assert "5 records not sent: server does not answer" in capsys.readouterr().out

@@ -1,5 +1,12 @@
-"""The settings of a model: a published size and what differs, or the shape of a start model."""
+"""The sections of pre-training's settings: the model, the phases, and the evaluation.
 
+A model is a published size and what differs, or has the shape of a start model. By phases texts
+grow longer (Devlin et al. 2018, A.2: 128, then 512 tokens), batches larger (Warner et al. 2024,
+arXiv 2412.13663), and masks fewer (Ankner et al. 2023, arXiv 2305.15096).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -198,3 +205,74 @@ class ModelSettings(BaseModel):
             "num_attention_heads": self.num_attention_heads or max(1, width // 64),
             "intermediate_size": self.intermediate_size or inner,
         }
+
+
+def _is_none(value: object) -> bool:
+    """Whether a phase has a setting not for itself; older recipes do not have it."""
+    return value is None
+
+
+class Phase(BaseModel):
+    """A stretch of training at one sequence length, and what else differs in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sequence_length: int = Field(ge=8, description="longest row")
+    steps: int = Field(ge=1, description="optimizer steps")
+    trains: Literal["all", "new_pieces"] = Field(
+        default="all",
+        exclude_if=lambda trains: trains == "all",  # older recipes do not have it
+        description="new_pieces, with --vocabulary extend: rows of the new word pieces, and heads"
+        " that the start model lacks",
+    )
+    global_batch_size: int | None = Field(
+        default=None, exclude_if=_is_none, ge=1, description="rows per step, if not --batch's"
+    )
+    micro_batch_size: int | None = Field(
+        default=None, exclude_if=_is_none, ge=1, description="rows per pass, if not --batch's"
+    )
+    masked_share: float | None = Field(
+        default=None, exclude_if=_is_none, gt=0, lt=1, description="masking rate, if not --rows'"
+    )
+    global_rope_theta: float | None = Field(
+        default=None,
+        exclude_if=_is_none,
+        gt=1,
+        description="base of the rotary positions of global layers, if not --model's",
+    )
+
+
+def described_phases(phases: Sequence[Phase], *, times: str = " x ") -> str:
+    """Steps and length of each phase, and what else is its own: `900 x 128, 100 x 512`."""
+    texts = []
+    for phase in phases:
+        own = phase.model_dump(exclude={"steps", "sequence_length"})
+        more = ", ".join(f"{name} {value}" for name, value in own.items())
+        texts.append(f"{phase.steps:,}{times}{phase.sequence_length}" + (more and f" ({more})"))
+    return ", ".join(texts)
+
+
+class EvaluationSettings(BaseModel):
+    """When and on how much the model is measured on held-out documents."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_steps: int = Field(
+        default=10_000,
+        ge=1,
+        description="steps between evaluations, also at the end",
+    )
+    num_rows: int = Field(
+        default=2048, ge=1, description="held-out rows an evaluation reads, at most"
+    )
+    masked_share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="masking rate of held-out rows; by default that of --rows, in all phases",
+    )
+    other: Path | None = Field(
+        default=None,
+        description="token shards of other text, such as general one, whose held-out rows are"
+        " measured too, as other/…",
+    )
