@@ -156,11 +156,9 @@ class Classification(Task):
 
     def ignored_options(self) -> dict[str, str]:
         """Also labels of numbers, and thresholds of numbers."""
-        found = super().ignored_options()
-        for name in ("labels", "thresholds") if self.kind == "regression" else ():
-            if getattr(self, name):
-                found[name] = "is not for numbers"
-        return found
+        of_labels = ("labels", "thresholds") if self.kind == "regression" else ()
+        given = [name for name in of_labels if getattr(self, name)]
+        return super().ignored_options() | dict.fromkeys(given, "is not for numbers")
 
     @property
     def criterion(self) -> str:
