@@ -1,5 +1,7 @@
 """Whoever follows a page of docs/ gets what it says: snippets, what they print, commands."""
 
+import ast
+import importlib
 import re
 import shlex
 import subprocess
@@ -58,10 +60,26 @@ def differences(printed, shown, *, about):
     return wrong
 
 
+def test_what_snippets_import_is_there(repository):
+    missing, num_names = [], 0
+    for page in [repository / "README.md", *(repository / "docs").rglob("*.md")]:
+        for line, kind, text in fences(page):
+            nodes = ast.walk(ast.parse(text)) if kind == "python" else ()
+            for node in (each for each in nodes if isinstance(each, ast.ImportFrom)):
+                if node.module.partition(".")[0] not in ("bert_core", "serving", "workflows"):
+                    continue
+                module = importlib.import_module(node.module)
+                num_names += len(node.names)
+                missing += [
+                    f"{page.name}:{line}: {node.module}.{each.name}"
+                    for each in node.names
+                    if not hasattr(module, each.name)
+                ]
+    assert num_names > 40 and not missing
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) for name in PAGES[:2]] + PAGES[2:]
-)
+@pytest.mark.parametrize("name", PAGES)
 def test_every_snippet_runs_and_prints_what_the_page_shows(repository, name, capsys, process_stays):
     page = repository / "docs" / name
     namespace = {"__name__": "exercise"}
