@@ -228,6 +228,10 @@ def heard_again():
             found.append(f"the logger {name}")
             logger.disabled, logger.propagate = False, True
             logger.setLevel(min(logger.level, logging.WARNING))
+        if not logger.isEnabledFor(logging.WARNING) or logger.filters:
+            found.append(f"the logger {name}, {logger.filters or 'by what it remembers'}")
+            logger.filters.clear()
+            manager._clear_cache()
     return found
 
 

@@ -154,7 +154,7 @@ def test_overload_is_refused_and_the_rate_goes_on(command, tmp_path, monkeypatch
 
     kind = dataclasses.replace(ours, command=short_of_room)
     monkeypatch.setattr(serving_overload, "kinds", lambda: {UVICORN: kind})
-    path = command("--seconds", "2", "--rounds", "1", "--texts", "1", "2")
+    path = command("--seconds", "5", "--rounds", "1", "--texts", "1", "2")  # on a busy machine too
     serving_overload.main()
     found = json.loads(path.read_text())["texts_of_a_request"]
     assert list(found) == ["1", "2"]
