@@ -130,6 +130,25 @@ def test_rows_have_their_tokens(theirs):
         assert ours.encode(text, "of it").ids == tokenizer(text, "of it").input_ids
 
 
+@pytest.mark.parametrize("content", ["\u2581", " "])
+def test_a_tokenizer_that_transformers_4_made_of_sentencepiece_is_read(tmp_path, content):
+    piece_tokenizer().save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    state = json.loads(path.read_text())
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": content}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    steps = [state["normalizer"], strip, spaces]
+    state["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    path.write_text(json.dumps(state))
+    ours, theirs = load_tokenizer(tmp_path), Tokenizer.from_file(str(path))
+    for text in (*TEXTS, "Paris  is    the capital  "):
+        assert ours.encode(text).ids == theirs.encode(text).ids, text
+    text = "Paris   is  the"
+    spans = align(ours, [text]).offsets.tolist()
+    seen = {place for begin, end in spans for place in range(begin, end)}
+    assert seen == {place for place, each in enumerate(text) if each != " "}
+
+
 def test_tokens_have_the_characters_that_are_seen(theirs):
     _, folder = theirs
     ours = load_tokenizer(folder)
