@@ -389,9 +389,13 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
     }
     write_sorted_json(folder / "special_tokens_map.json", special)
     normalizer = state["normalizer"] or {}
-    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
-    if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
-        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    # Which inputs a class has by default depends on the version of `transformers`.
+    segments = [] if config.type_vocab_size == 1 else ["token_type_ids"]
+    settings: dict[str, Any] = {
+        "model_max_length": config.max_position_embeddings,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        **special,
+    }
     if normalizer.get("type") == "BertNormalizer":
         settings |= {
             "tokenizer_class": "BertTokenizer",
