@@ -328,6 +328,7 @@ REFUSED = {
     "quantized": ({"said": {"quantization_config": {"bits": 4}}}, "quantization_config"),
     "other model": ({"said": {"model_type": "deberta"}}, "model_type 'deberta'"),
     "no segments": ({"said": {"type_vocab_size": 0}}, "type_vocab_size"),
+    "padding that is no word": ({"said": {"pad_token_id": 31}}, "31 is not below vocab_size 31"),
     "other size": ({"said": {"intermediate_size": 64}}, "intermediate"),
     "fewer layers": ({"said": {"num_hidden_layers": 1}}, "layers.1"),
     "more layers": ({"said": {"num_hidden_layers": 3}}, "layer.2"),

@@ -237,6 +237,22 @@ def test_a_folder_of_transformers_comes_back_to_the_bit(tmp_path, tokenizer):
     assert all(torch.equal(each, wanted[name]) for name, each in ours.state_dict().items())
 
 
+def test_a_folder_without_a_padding_token_has_that_of_its_tokenizer(tmp_path):
+    words = [*"abcdefg", *SPECIAL_TOKENS]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    theirs = model_of_theirs(ModernBertForMaskedLM)
+    theirs.save_pretrained(tmp_path / "theirs")
+    said = json.loads((tmp_path / "theirs" / "config.json").read_text()) | {"pad_token_id": None}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(said))
+    tokenizer = wordpiece_tokenizer(vocabulary, lowercase=True)
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    config, model, _ = load_model_folder(tmp_path / "theirs")
+    assert config.pad_token_id == vocabulary["[PAD]"] == 7
+    save_model_folder(tmp_path / "ours", model, tokenizer)
+    back = ModernBertForMaskedLM.from_pretrained(tmp_path / "ours")
+    assert back.config.pad_token_id == 7
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
