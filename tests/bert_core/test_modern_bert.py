@@ -189,15 +189,46 @@ def test_configurations_say_the_same(more):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"layer_types": ["sliding_attention", "full_attention"]}, "every so many layers"),
+        (
+            {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+            "every so many layers",
+        ),
         ({"layer_types": ["full_attention"] * 2 + ["sliding_attention"]}, "every so many layers"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "scaled"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "list of num_hidden_layers"),
+        ({"layer_types": 3}, "list of num_hidden_layers"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "scaled"),
+        ({"rope_scaling": {"type": "dynamic"}}, "scaled"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "scaled"),
+        ({"rope_parameters": {"rope_theta": 10_000.0}}, "scaled"),
+        ({"rope_parameters": [3]}, "rope_parameters has to be an object"),
+        ({"rope_parameters": {"full_attention": "default"}}, "full_attention has to be an object"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": None}}}, "global_rope_theta"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": [1]}}}, "local_rope_theta"),
     ],
 )
 def test_what_is_not_computed_here_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        MODERN_BERT.read_config(changed)
+        ModernConfig.model_validate(
+            MODERN_BERT.read_config({"num_hidden_layers": 3} | changed), strict=True
+        )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rope_scaling": {"rope_type": "default"}},
+        {"rope_scaling": {"type": "default"}},
+        {"rope_scaling": None, "rope_parameters": None, "layer_types": None},
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+    ],
+)
+def test_rotations_may_be_said_to_be_the_usual_ones(changed):
+    assert MODERN_BERT.read_config(changed) == {}
+    theirs = ModernBertConfig(**changed)
+    for kind, theta in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
+        found = theirs.rope_parameters[kind]
+        assert (found["rope_type"], found["rope_theta"]) == ("default", theta)
 
 
 def test_states_are_transformed_once(batch):
