@@ -95,6 +95,14 @@ class ModelConfig(BaseModel):
             raise ValueError("the layers of the paper have no rotary positions")
         return self
 
+    @model_validator(mode="after")
+    def _padding_is_a_token(self) -> Self:
+        if self.pad_token_id >= self.vocab_size:
+            raise ValueError(
+                f"pad_token_id {self.pad_token_id} is not below vocab_size {self.vocab_size}"
+            )
+        return self
+
 
 class ModernConfig(ModelConfig):
     """The architecture of an encoder of the modern block; the defaults are ModernBERT base.

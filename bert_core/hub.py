@@ -101,7 +101,7 @@ _MODEL_FILES = (
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
-    "*_Pooling/config.json",
+    "*/config.json",  # of the modules of sentence-transformers
 )
 """Of a repository that has its weights in other formats too, nothing else comes."""
 

@@ -35,6 +35,7 @@ from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
+from bert_core.special_tokens import special_token_ids
 from bert_core.strict_files import (
     first_fault,
     is_plain_name,
@@ -335,13 +336,19 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
                     str(path),
                     f"only {name} {required!r} is",
                 )
-        if values.get("pad_token_id", 0) is None:
-            del values["pad_token_id"]  # no token is left out of what is computed here
+        if values.get("pad_token_id", 0) is None:  # no token is left out of what is computed here
+            values["pad_token_id"] = _padding_id(path.parent, values.get("vocab_size"))
         _OfTasks.model_validate(values, strict=True)
         return family.config.model_validate(family.read_config(values), strict=True), values
     except (ValidationError, ValueError) as error:
         fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
         raise ModelFolderError("damaged model configuration", str(path), fault) from error
+
+
+def _padding_id(folder: Path, vocab_size: object) -> int:
+    """That of the tokenizer; 0 where it has more words than the model, which is refused later."""
+    padding_id = special_token_ids(load_tokenizer(folder)).pad
+    return padding_id if isinstance(vocab_size, int) and padding_id < vocab_size else 0
 
 
 def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any], draws: bool) -> Bert:

@@ -52,6 +52,8 @@ _OTHER_FILES = ("vocab.json", "sentencepiece.bpe.model", "sentencepiece.model", 
 _LONGEST_REPLACEMENT = 64
 """Bytes; one Arabic ligature is 33."""
 _MOST_IDS = 10_000_000
+_SPACES = " {2,}"
+"""The one expression that is run, in linear time: transformers 4 writes it for SentencePiece."""
 
 _STEPS = {
     "normalizer": (
@@ -137,6 +139,8 @@ def _fault_of_step(kind: str, step: object) -> Fault | None:
     if name in ("Replace", "Split"):
         pattern = step.get("pattern")
         literal = pattern.get("String") if isinstance(pattern, dict) else None
+        if name == "Replace" and pattern == {"Regex": _SPACES}:
+            literal = " "
         if not isinstance(literal, str) or not literal:
             return f"a {kind} with a pattern of its own, {name}", "a text may be the pattern"
         content = step.get("content", "")
@@ -384,9 +388,13 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
     }
     write_sorted_json(folder / "special_tokens_map.json", special)
     normalizer = state["normalizer"] or {}
-    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
-    if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
-        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    # Which inputs a class has by default depends on the version of `transformers`.
+    segments = [] if config.type_vocab_size == 1 else ["token_type_ids"]
+    settings: dict[str, Any] = {
+        "model_max_length": config.max_position_embeddings,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        **special,
+    }
     if normalizer.get("type") == "BertNormalizer":
         settings |= {
             "tokenizer_class": "BertTokenizer",

@@ -32,13 +32,22 @@ _USUAL_CLASSES = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
-"""By the type of a model whose files name no class; else it is BERT's."""
+"""By the type of a model whose files name no class of its own; else it is BERT's."""
+
+_ANY_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+"""Names, without Fast, of what runs a tokenizer.json of any kind."""
 
 _BERT_CLASSES = {
     f"{name}Tokenizer"
     for name in ("Bert", "ConvBert", "DistilBert", "Electra", "Lxmert", "MobileBert", "SqueezeBert")
 }
 """Classes of `transformers` that split text as BERT's; each also has a name that ends in Fast."""
+
+_WITHOUT_SEGMENTS = {
+    f"{name}Tokenizer"
+    for name in ("Bart", "Camembert", "DistilBert", "GPT2", "Roberta", "XLMRoberta")
+}
+"""Classes whose pairs are of segment 0 alone, in transformers 4 and 5."""
 
 _ADDITIONAL = "additional_special_tokens"
 
@@ -75,10 +84,14 @@ class TokenizerSettings(BaseModel):
 
     @property
     def has_segments(self) -> bool:
-        """Whether the second text of a pair is segment 1; else all tokens are of segment 0."""
+        """Whether the second text of a pair is segment 1; else all tokens are of segment 0.
+
+        Without `model_input_names` a tokenizer of any kind has segments, unless the model is a
+        RoBERTa: so it was when models were trained with transformers 4, which 5 forgets.
+        """
         if self.model_input_names is not None:
             return "token_type_ids" in self.model_input_names
-        return self.tokenizer_class.removesuffix("Fast") != "DistilBertTokenizer"
+        return self.tokenizer_class.removesuffix("Fast") not in _WITHOUT_SEGMENTS
 
     def added_tokens(self, present: Sequence[AddedToken] = ()) -> list[AddedToken]:
         """The tokens that `transformers` adds to a tokenizer with `present`, in its order."""
@@ -131,10 +144,7 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
             if all(isinstance(each, dict) for each in newer):  # a list counts, be it empty
                 extra = older.get(_ADDITIONAL) or []
         path = folder / TOKENIZER_CONFIG
-        if not settings.get("tokenizer_class"):
-            of_model = read_json_object(folder / "config.json", is_optional=True)
-            usual = _USUAL_CLASSES.get(str(of_model.get("model_type")), "BertTokenizer")
-            settings["tokenizer_class"] = of_model.get("tokenizer_class") or usual
+        settings["tokenizer_class"] = _class_of(settings.get("tokenizer_class"), folder)
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
             settings
@@ -148,6 +158,16 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     except (ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = first_fault(error) if isinstance(error, ValidationError) else str(error)[:200]
         raise UserError("wrong settings of a tokenizer", str(path), reason) from error
+
+
+def _class_of(named: object, folder: Path) -> object:
+    """The class that tokenizer_config.json names, or else that of the model in the folder."""
+    of_model = read_json_object(folder / "config.json", is_optional=True)
+    named = named or of_model.get("tokenizer_class")
+    usual = _USUAL_CLASSES.get(str(of_model.get("model_type")))
+    if usual and str(named).removesuffix("Fast") in _ANY_CLASSES:
+        return usual
+    return named or usual or "BertTokenizer"
 
 
 def _lowercases_first(folder: Path) -> bool:

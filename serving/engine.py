@@ -231,7 +231,7 @@ class Engine:
 
     async def _encode(self, model: ServedModel, inputs: Inputs, encode: Callable[[], T]) -> T:
         """Returns `encode()`; raises `RequestError` first for items that are certainly too many."""
-        texts = check_size(inputs, self.limits)
+        texts = check_size(model.tokenizer, inputs, self.limits)
         checked = partial(encode_within, self.limits, model.tokenizer, texts, encode)
         with span("encode"):
             return await self._run(sum(map(len, texts)) > _QUICK_CHARACTERS, checked)
@@ -266,7 +266,7 @@ class Engine:
         self, model: ServedModel, inputs: Inputs, skip_special_tokens: bool
     ) -> list[str]:
         """Decodes lists of token ids to texts; the request's key pays for the tokens."""
-        check_size(inputs, self.limits)
+        check_size(model.tokenizer, inputs, self.limits)
         num_tokens = sum(map(len, inputs.items))
         check_tokens(num_tokens, self.limits)
         self.pay(num_tokens)

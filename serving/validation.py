@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from bert_core.interface import OverflowOrError
 from bert_core.tasks.classification import Classification, Text
@@ -73,16 +73,29 @@ def num_bytes(texts: Sequence[str]) -> int:
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
-def has_more_tokens(texts: Sequence[str], most: int) -> bool:
+def _cuts_at_signs(tokenizer: Tokenizer) -> bool:
+    """Whether `_AT_LEAST_A_TOKEN` holds: others have tokens of several signs, or of clauses."""
+    normalizer = tokenizer.normalizer
+    return (
+        isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and isinstance(normalizer, normalizers.BertNormalizer)
+        and normalizer.handle_chinese_chars
+    )
+
+
+def has_more_tokens(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bool:
     """Whether texts certainly have more than `most` tokens, seen without tokenizing.
 
-    It takes the time of `most` tokens, however long the texts are.
+    It takes the time of `most` tokens, however long the texts are. Only of BERT's tokenizer so much
+    is seen; for another one it is False.
     """
+    if not _cuts_at_signs(tokenizer):
+        return False
     found = chain.from_iterable(map(_AT_LEAST_A_TOKEN.finditer, texts))
     return next(islice(found, most, None), None) is not None
 
 
-def check_texts(texts: Sequence[str], limits: Limits) -> None:
+def check_texts(tokenizer: Tokenizer, texts: Sequence[str], limits: Limits) -> None:
     """Raises `RequestError` for texts that certainly have too many tokens, or are too long."""
     most = limits.max_request_tokens
     if sum(map(len, texts)) <= most:
@@ -91,7 +104,7 @@ def check_texts(texts: Sequence[str], limits: Limits) -> None:
         detail = f"{size} bytes of text, and a request has {limits.max_text_bytes} at most"
         remedy = "divide them among several requests"
         raise RequestError(413, "Too long texts", detail, field="inputs", remedy=remedy)
-    if has_more_tokens(texts, most):
+    if has_more_tokens(tokenizer, texts, most):
         raise too_many_tokens(f"more than {most} tokens", most)
 
 
@@ -103,7 +116,8 @@ def too_many_tokens(found: str, most: int) -> RequestError:
 
 
 _SURE_CHARACTERS = 8
-"""Texts with more for each token that a request may have are looked at more closely."""
+"""Texts with more for each token that a request may have are looked at more closely, those of which
+nothing is seen without tokenizing with more than one."""
 _CHARACTERS_AT_ONCE = 1 << 15
 _LONGEST_WORD = 100
 """Characters of a word that is cut up; longer ones are unknown."""
@@ -139,14 +153,14 @@ def check_item_count(count: int, limits: Limits, what: str = "items") -> None:
         raise RequestError(413, "Too many items", detail, field="inputs", remedy=remedy)
 
 
-def check_size(inputs: Inputs, limits: Limits) -> list[str]:
+def check_size(tokenizer: Tokenizer, inputs: Inputs, limits: Limits) -> list[str]:
     """Returns the texts of the items, of which nothing is computed yet.
 
     Raises `RequestError` for too many items, and for texts that certainly have too many tokens.
     """
     check_item_count(len(inputs.items), limits)
     texts = [text for item in inputs.items for text in strings_of_item(item)]
-    check_texts(texts, limits)
+    check_texts(tokenizer, texts, limits)
     return texts
 
 
@@ -158,7 +172,8 @@ def encode_within(
     Texts with many characters for each token are cut up first, up to that number of tokens.
     """
     most = limits.max_request_tokens
-    is_likely = sum(map(len, texts)) > most * _SURE_CHARACTERS
+    sure = _SURE_CHARACTERS if _cuts_at_signs(tokenizer) else 1
+    is_likely = sum(map(len, texts)) > most * sure
     if is_likely and is_cut_into_more(tokenizer, texts, most):
         raise too_many_tokens(f"more than {most} tokens", most)
     try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from workflows.command import run_command
-from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder
+from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder, refuse_equal_views
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
     FeatureSettings,
@@ -74,6 +74,8 @@ def opened_job(
     holds is not read again. Raises `UserError` for what the user can mend.
     """
     encoder, data = inputs or read_inputs(settings, storage)
+    settings = settings.for_encoder(encoder.config)
+    refuse_equal_views(settings)
     recipe = settings.recipe() | {"data": data.sha256, "encoder": encoder.sha256}
     if data.teacher is not None:
         recipe |= {"teacher": data.teacher.sha256}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.interface import OverflowOrError, Pooling, Unit
@@ -17,7 +18,7 @@ from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import align, cut, max_context, slide, token_ids, word_pieces
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.word_marks import begins_word, word_marks
+from bert_core.word_marks import SPACE, begins_word, space_mark, word_marks
 
 POOLINGS: dict[Unit, tuple[Pooling, ...]] = {
     "token": (),
@@ -38,6 +39,8 @@ class Tokens:
 
     - `input_ids` [W]; `lengths` [N], the tokens of each text
     - `words` [W], the word of each token among the words of all texts; `word_counts` [N]
+    - `is_space` [W], tokens of white space alone: they are in no word, though `words` counts them
+      to the one that they stand before, at the end of a text to the last
     - `offsets` [W, 2], the characters of each token, or None where they are not needed
     """
 
@@ -45,11 +48,16 @@ class Tokens:
     lengths: IntArray
     words: IntArray
     word_counts: IntArray
+    is_space: npt.NDArray[np.bool_]
     offsets: IntArray | None = None
+
+    def of_words(self) -> IntArray:
+        """The numbers of the tokens that are in a word."""
+        return np.flatnonzero(~self.is_space)
 
 
 def cut_texts(tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> Tokens:
-    """Tokenizes texts. A word is a run of letters, or a sign.
+    """Tokenizes texts. A word is a run of letters, or a sign, without the space around it.
 
     Without `offsets` it is faster, as `tokenizers` then leaves the characters alone.
     """
@@ -61,31 +69,50 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = Tru
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         input_ids = np.fromiter(chain.from_iterable(pieces), np.int64, int(lengths.sum()))
         spans = None
-    begins = begins_word(input_ids, word_marks(tokenizer))
-    ends = np.cumsum(lengths)
-    begins[(ends - lengths)[lengths > 0]] = True  # even where a text begins in a word's middle
+    marks = word_marks(tokenizer)
+    is_space = (marks[input_ids] & SPACE) != 0
+    if spans is not None and space_mark(tokenizer) is not None:
+        # A space may be several tokens, each of some of its bytes.
+        is_space |= spans[:, 0] == spans[:, 1]
+    begins = begins_word(input_ids, marks)
+    begins[1:] |= is_space[:-1]
+    begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True  # even in a word's middle
+    words, word_counts = _numbered(np.cumsum(begins, dtype=np.int64), is_space, lengths)
+    return Tokens(input_ids, lengths, words, word_counts, is_space, spans)
+
+
+def _numbered(
+    words: IntArray, is_space: npt.NDArray[np.bool_], lengths: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The words of tokens [W], and how many each text has [N], counted from 0 without gaps.
+
+    `words` ascend and differ from word to word; those of white space count for nothing.
+    """
+    begins = np.zeros(len(words), dtype=np.bool_)
+    begins[~is_space] = np.diff(words[~is_space], prepend=-1) > 0
     words_before = np.concatenate([[0], np.cumsum(begins)])
-    return Tokens(
-        input_ids=input_ids,
-        lengths=lengths,
-        words=words_before[1:] - 1,
-        word_counts=words_before[ends] - words_before[ends - lengths],
-        offsets=spans,
-    )
+    ends = np.cumsum(lengths)
+    last = np.repeat(words_before[ends] - 1, lengths)
+    numbers = np.minimum(words_before[1:] - 1 + is_space, last)
+    return numbers, words_before[ends] - words_before[ends - lengths]
 
 
 def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
     """The tokens of texts that come as lists of words; a word may have no token."""
     pieces = word_pieces(tokenizer, chain.from_iterable(texts))
-    words = np.arange(len(pieces.sizes))
+    every = np.arange(len(pieces.sizes))
     word_counts = concatenated([[len(text) for text in texts]])
-    tokens_before = np.concatenate([[0], np.cumsum(pieces.sizes)])
     ends = np.cumsum(word_counts)
+    tokens_before = np.concatenate([[0], np.cumsum(pieces.sizes)])
+    input_ids, words = pieces.ids(every, pieces.sizes), np.repeat(every, pieces.sizes)
+    is_space = (word_marks(tokenizer)[input_ids] & SPACE) != 0
+    has_more = np.bincount(words[~is_space], minlength=len(every)) > 0
     return Tokens(
-        input_ids=pieces.ids(words, pieces.sizes),
+        input_ids=input_ids,
         lengths=tokens_before[ends] - tokens_before[ends - word_counts],
-        words=np.repeat(words, pieces.sizes),
+        words=words,
         word_counts=word_counts,
+        is_space=is_space & has_more[words],  # a word of white space alone has these tokens
     )
 
 
@@ -99,23 +126,18 @@ def cut_tokens(tokens: Tokens, room: int, overflow: OverflowOrError) -> Tokens:
     kept = cut(tokens.lengths, np.full_like(tokens.lengths, room), overflow)
     first_tokens = np.cumsum(tokens.lengths) - tokens.lengths + kept.starts
     left = ragged_arange(first_tokens, kept.lengths)
-    owners = np.repeat(np.arange(len(tokens.lengths)), kept.lengths)
-    _, numbers = np.unique(tokens.words[left], return_inverse=True)
-    first = np.unique(numbers, return_index=True)[1]
-    return Tokens(
-        input_ids=tokens.input_ids[left],
-        lengths=kept.lengths,
-        words=numbers,
-        word_counts=np.bincount(owners[first], minlength=len(tokens.lengths)),
-        offsets=None if tokens.offsets is None else tokens.offsets[left],
-    )
+    is_space = tokens.is_space[left]
+    words, word_counts = _numbered(tokens.words[left], is_space, kept.lengths)
+    offsets = None if tokens.offsets is None else tokens.offsets[left]
+    return Tokens(tokens.input_ids[left], kept.lengths, words, word_counts, is_space, offsets)
 
 
 def words_of(tokens: Tokens, texts: Sequence[str]) -> tuple[list[str], IntArray]:
     """The words of strings, end to end, and their characters, [words, 2]; offsets are needed."""
     assert tokens.offsets is not None
-    first = np.flatnonzero(np.diff(tokens.words, prepend=-1))
-    last = np.append(first, len(tokens.words))[1:] - 1
+    inner = tokens.of_words()
+    begins = np.flatnonzero(np.diff(tokens.words[inner], prepend=-1))
+    first, last = inner[begins], inner[np.append(begins, len(inner))[1:] - 1]
     spans = np.stack([tokens.offsets[first, 0], tokens.offsets[last, 1]], axis=1).reshape(-1, 2)
     of_text = np.repeat(np.arange(len(texts)), tokens.word_counts).tolist()
     words = [texts[text][a:b] for text, (a, b) in zip(of_text, spans.tolist(), strict=True)]
@@ -177,8 +199,11 @@ def unit_rows(
         units[inner] = token
     if unit == "word":
         units[inner] = tokens.words[token]
+        is_place[inner] &= ~tokens.is_space[token]
     if pooling == "first":
-        is_first = np.diff(tokens.words, prepend=-1) > 0
+        of_words = tokens.of_words()
+        is_first = np.zeros(len(tokens.words), dtype=np.bool_)
+        is_first[of_words] = np.diff(tokens.words[of_words], prepend=-1) > 0
         is_place[inner] &= is_first[token]
     within = ragged_arange(np.zeros_like(lengths), lengths)
     ones = np.ones_like(lengths)

@@ -172,6 +172,9 @@ ROBERTA = replace(
 
 _MODERN_LAYER = "model.layers.{layer}."
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_THETAS = {_FULL: "global_rope_theta", _SLIDING: "local_rope_theta"}
+_ROPE_TYPE = ("rope_type", "type")
+"""How rotations are scaled; files of transformers 4 have the second name."""
 
 
 def _modern_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -237,7 +240,7 @@ def _write_modern_config(config: ModernConfig) -> dict[str, Any]:
     values |= {theirs: getattr(config, ours) for ours, theirs in _MODERN_RENAMED.items()}
     numbers = range(config.num_hidden_layers)
     kinds = [_SLIDING if number % config.global_every else _FULL for number in numbers]
-    rotations = {_FULL: config.global_rope_theta, _SLIDING: config.local_rope_theta}
+    rotations = {kind: getattr(config, theta) for kind, theta in _THETAS.items()}
     return values | {
         "embedding_dropout": config.hidden_dropout_prob,
         "global_attn_every_n_layers": config.global_every,
@@ -260,27 +263,45 @@ def _read_modern_config(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises `ValueError` for layers in another order, and for rotations that are scaled.
     """
     fields = {name: values[name] for name in _MODERN_SAME if name in values}
-    fields |= {ours: values[theirs] for ours, theirs in _MODERN_RENAMED.items() if theirs in values}
-    theirs = {"global_every": "global_attn_every_n_layers"}
-    theirs |= {name: name for name in ("global_rope_theta", "local_rope_theta")}
+    theirs = {**_MODERN_RENAMED, **{name: name for name in _THETAS.values()}}
+    theirs["global_every"] = "global_attn_every_n_layers"
     fields |= {ours: values[name] for ours, name in theirs.items() if name in values}
-    for ours in ("global_rope_theta", "local_rope_theta"):
-        if isinstance(fields.get(ours), int):
-            fields[ours] = float(fields[ours])
-    kinds = values.get("layer_types")
-    if kinds is not None:
-        every = len(kinds) if _FULL not in kinds[1:] else kinds.index(_FULL, 1)
-        regular = [_SLIDING if number % every else _FULL for number in range(len(kinds))]
-        if kinds != regular:
-            raise ValueError("layer_types have to be full_attention at every so many layers")
-        fields["global_every"] = every
-    for kind, ours in ((_FULL, "global_rope_theta"), (_SLIDING, "local_rope_theta")):
-        rotation = (values.get("rope_parameters") or {}).get(kind) or {}
-        if rotation.get("rope_type", "default") != "default" or values.get("rope_scaling"):
-            raise ValueError("scaled rotary positions are not supported")
+    if values.get("layer_types") is not None:
+        count = values.get("num_hidden_layers", ModernConfig().num_hidden_layers)
+        fields["global_every"] = _global_every(values["layer_types"], count)
+    rotations = _object(values, "rope_parameters")
+    for kind, ours in _THETAS.items():
+        rotation = _object(rotations, kind)
+        _refuse_scaled({name: each for name, each in rotation.items() if name in _ROPE_TYPE})
         if "rope_theta" in rotation:
-            fields[ours] = float(rotation["rope_theta"])
+            fields[ours] = rotation["rope_theta"]
+    _refuse_scaled({name: each for name, each in rotations.items() if name not in _THETAS})
+    _refuse_scaled(_object(values, "rope_scaling"))
     return fields
+
+
+def _global_every(kinds: object, count: object) -> int:
+    """Of so many layers the first is global, in the list of their `count` kinds."""
+    if not isinstance(kinds, list) or len(kinds) != count or not kinds:
+        raise ValueError("layer_types have to be a list of num_hidden_layers kinds")
+    every = len(kinds) if _FULL not in kinds[1:] else kinds.index(_FULL, 1)
+    if kinds != [_SLIDING if number % every else _FULL for number in range(len(kinds))]:
+        raise ValueError("layer_types have to be full_attention at every so many layers")
+    return every
+
+
+def _object(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What is under a name; nothing where it is absent or null."""
+    found = values.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"{name} has to be an object")
+    return found or {}
+
+
+def _refuse_scaled(scaling: Mapping[str, Any]) -> None:
+    """Raises `ValueError` where anything is said but that rotations are of the usual kind."""
+    if any(name not in _ROPE_TYPE or kind != "default" for name, kind in scaling.items()):
+        raise ValueError("scaled rotary positions are not supported")
 
 
 MODERN_BERT = Family(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from tokenizers import Tokenizer
 
-from bert_core.special_tokens import SPECIAL_TOKENS, special_token_ids
+from bert_core.special_tokens import SPECIAL_TOKENS, special_token_ids, special_tokens
 from bert_core.word_marks import behind_spaces
 
 _MOST_CHARACTERS = 1 << 14
@@ -87,8 +87,7 @@ class SentenceEncoder:
     def __init__(
         self, tokenizer: Tokenizer, dtype: DTypeLike, *, max_cached_words: int = 400_000
     ) -> None:
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self._tokenizer.encode_special_tokens = True
+        self._tokenizer = _of_plain_text(tokenizer)
         self._dtype = np.dtype(dtype)
         self._by_word = _words_stand_alone(tokenizer)
         special = special_token_ids(tokenizer)
@@ -152,6 +151,33 @@ class SentenceEncoder:
                 if self.unknown_id in tokens and len(tokens) * 10 < len(word):
                     self._unknown.add(word)
         self._cache["\n"] = np.array([self._end], dtype=self._dtype).tobytes()
+
+
+def _of_plain_text(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that knows no special token, in no text without a line break.
+
+    Special tokens that are pieces of the model as well would be found as such: in Unigram they are
+    the likeliest ones. So the copy calls them what no text is; ids stay the same.
+    """
+    state = json.loads(tokenizer.to_str())
+    model, names = state["model"], {name: f"\n{name}" for name in special_tokens(tokenizer).all}
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(piece, piece): each for piece, each in vocabulary.items()}
+        model["unk_token"] = names.get(model.get("unk_token"), model.get("unk_token"))
+        pieces = vocabulary.keys()
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+        pieces = {piece for piece, _ in vocabulary}
+    renamed = names.keys() & pieces
+    state["added_tokens"] = [
+        token | {"special": token["special"] or token["content"] in names}
+        for token in state["added_tokens"]
+        if token["content"] not in renamed
+    ]
+    copy = Tokenizer.from_str(json.dumps(state))
+    copy.encode_special_tokens = True
+    return copy
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:

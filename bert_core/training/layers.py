@@ -1,6 +1,7 @@
 """Which layers of an encoder learn, how fast, and which are drawn anew before they do.
 
-The embeddings are layer 0, the encoder's layers are 1 to L from the lowest, heads are L + 1.
+The embeddings are layer 0, the encoder's layers are 1 to L from the lowest, heads are L + 1. The
+norm behind the modern block's highest layer belongs to that layer.
 """
 
 import re
@@ -8,6 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+from torch import nn
 
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Layer
@@ -21,6 +23,8 @@ def layer_of(name: str, num_layers: int) -> int:
     """The layer that a parameter of `Bert` belongs to, by its name."""
     if found := _LAYER.match(name):
         return int(found[1]) + 1
+    if name.startswith("encoder.norm."):
+        return num_layers
     return 0 if name.startswith("encoder.") else num_layers + 1
 
 
@@ -35,6 +39,8 @@ def draw_anew(model: Bert, num_layers: int) -> None:
     for layer in model.encoder.layers[-num_layers:]:
         assert isinstance(layer, Layer | ModernLayer)
         layer.draw(model.config)
+    if isinstance(model.encoder.norm, nn.LayerNorm):
+        nn.init.ones_(model.encoder.norm.weight)
     if "pooler" in model.heads:
         del model.heads["pooler"]  # whoever needs one adds it
         model.add_missing_heads(["pooler"])

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.interface import Aggregation, OverflowOrError
 from bert_core.masked_language_model import FillMask, target_ids
+from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.answers import BoundedQuestions, LabelScores
 from bert_core.tasks.classification import Classification, ScoreFunction
 from bert_core.tasks.question_answering import QuestionAnswering
@@ -23,7 +24,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Prediction
 from serving.errors import RequestError, foreign_refusals
-from serving.models import MASKED_TOKEN
+from serving.models import MASKED_TOKEN, ServedModel
 from serving.routes.embeddings import (
     OR_TRUNCATE,
     Compared,
@@ -316,7 +317,7 @@ class HuggingFaceRoutes(Routes):
         """The best answer of a context, or as many as `top_k`; long contexts have windows."""
         served, task = self._engine.traffic.find(model, QuestionAnswering)
         asked = request.parameters or QuestionAnsweringParameters()
-        changed = _questions_as_asked(task, asked, served.config.max_position_embeddings)
+        changed = _questions_as_asked(task, asked, served)
         codec = BoundedQuestions(changed, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(
             lambda inputs: Question("", inputs.question, inputs.context, None)
@@ -412,9 +413,10 @@ class HuggingFaceRoutes(Routes):
 
 
 def _questions_as_asked(
-    task: QuestionAnswering, asked: QuestionAnsweringParameters, longest: int
+    task: QuestionAnswering, asked: QuestionAnsweringParameters, served: ServedModel
 ) -> QuestionAnswering:
     """The task with what a request changes; rows no longer than the encoder's positions."""
+    longest = served.config.max_position_embeddings
     max_length = min(asked.max_seq_len or task.max_length, longest)
     max_query_length = asked.max_question_len or task.max_query_length
     changes: dict[str, Any] = {
@@ -426,7 +428,8 @@ def _questions_as_asked(
         "no_answer": bool(asked.handle_impossible_answer),
     }
     if asked.doc_stride is not None:
-        changes["stride"] = max(1, max_length - max_query_length - 3 - asked.doc_stride)
+        room = max_length - max_query_length - special_token_ids(served.tokenizer).num_of_pair
+        changes["stride"] = max(1, room - asked.doc_stride)
     if asked.max_answer_len is not None:
         changes["max_answer_length"] = asked.max_answer_len
     if asked.align_to_words is not None:

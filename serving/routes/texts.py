@@ -120,7 +120,8 @@ class TextRoutes(Routes):
         )
         most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
         texts = [first] if second is None else [first, second]
-        is_longer = num_bytes(texts) > most * BYTES_OF_A_TOKEN or has_more_tokens(texts, most)
+        is_longer = num_bytes(texts) > most * BYTES_OF_A_TOKEN
+        is_longer = is_longer or has_more_tokens(model.tokenizer, texts, most)
         encoding = None if is_longer else model.tokenizer.encode(first, second)
         if encoding is None or len(encoding) > most:
             detail = f"more than {most} tokens, which is what can be explained"

@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bert_core.config import SIZES, ModelConfig, forward_flops, training_flops
+from bert_core.config import SIZES, ModelConfig, ModernConfig, forward_flops, training_flops
 from bert_core.model.bert import Bert
 
 
@@ -30,6 +30,8 @@ def test_refuses_an_unknown_field_and_heads_that_do_not_divide():
         ModelConfig.model_validate({"hidden_sizes": 128})
     with pytest.raises(ValidationError, match="not a multiple"):
         ModelConfig(hidden_size=100, num_attention_heads=12)
+    with pytest.raises(ValidationError, match="pad_token_id 50283 is not below vocab_size 60"):
+        ModernConfig(vocab_size=60)
 
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")

@@ -11,6 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertTokenizer
 
+from bert_core.errors import UserError
+from bert_core.hugging_face.families import FAMILIES
 from bert_core.model.layout import Packed
 from bert_core.model_folder import (
     ModelFolderError,
@@ -328,6 +330,7 @@ REFUSED = {
     "quantized": ({"said": {"quantization_config": {"bits": 4}}}, "quantization_config"),
     "other model": ({"said": {"model_type": "deberta"}}, "model_type 'deberta'"),
     "no segments": ({"said": {"type_vocab_size": 0}}, "type_vocab_size"),
+    "padding that is no word": ({"said": {"pad_token_id": 31}}, "31 is not below vocab_size 31"),
     "other size": ({"said": {"intermediate_size": 64}}, "intermediate"),
     "fewer layers": ({"said": {"num_hidden_layers": 1}}, "layers.1"),
     "more layers": ({"said": {"num_hidden_layers": 3}}, "layer.2"),
@@ -352,6 +355,22 @@ def test_what_would_be_computed_otherwise_is_refused_by_name(tmp_path, name):
     with pytest.raises(ModelFolderError, match=said) as caught:
         load_model_folder(write_folder(tmp_path, MASKED, **changes))
     assert "\n" not in str(caught.value)
+
+
+OTHER_TYPES = (None, True, -1, 3, 1.5, 10**400, "3", [], [3], {}, {"full_attention": "x"})
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_setting_of_another_type_is_refused_in_a_line(tmp_path, model_type):
+    """There are no weights: what is not refused for its type ends with these."""
+    values = transformers.AutoConfig.for_model(model_type).to_dict()
+    values |= dict.fromkeys(("rope_scaling", "global_rope_theta", "global_attn_every_n_layers"))
+    for name in values:
+        for other in OTHER_TYPES:
+            (tmp_path / "config.json").write_text(json.dumps(values | {name: other}))
+            with pytest.raises(UserError) as caught:
+                load_model_folder(tmp_path)
+            assert "\n" not in str(caught.value)
 
 
 def test_a_tokenizer_with_more_words_than_the_model_is_refused(tmp_path):

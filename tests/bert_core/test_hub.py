@@ -123,6 +123,25 @@ def test_a_model_of_the_hub_comes_from_the_cache_where_there_is_no_network(hub_c
     assert vectors.shape == (1, 384)
 
 
+def test_all_that_is_read_of_a_model_comes_and_nothing_else(tmp_path, monkeypatch):
+    from huggingface_hub.utils import filter_repo_objects
+
+    read = {"config.json", "tokenizer.json", "model.safetensors", "modules.json"}
+    read |= {f"{name}/config.json" for name in ("1_Pooling", "1_SpladePooling", "2_Dense")}
+    read |= {"2_Dense/model.safetensors"}
+    other = {"pytorch_model.bin", "2_Dense/pytorch_model.bin", "onnx/model.onnx", "README.md"}
+    came = []
+
+    def download(name, *, revision, allow_patterns):
+        came.extend(filter_repo_objects(sorted(read | other), allow_patterns=allow_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("bert_core.hub._refuse_unreachable_hub", lambda _: None)
+    fetch_hub_model("hf://owner/name")
+    assert set(came) == read
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

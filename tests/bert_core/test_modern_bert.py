@@ -188,15 +188,46 @@ def test_configurations_say_the_same(more):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"layer_types": ["sliding_attention", "full_attention"]}, "every so many layers"),
+        (
+            {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+            "every so many layers",
+        ),
         ({"layer_types": ["full_attention"] * 2 + ["sliding_attention"]}, "every so many layers"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "scaled"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "list of num_hidden_layers"),
+        ({"layer_types": 3}, "list of num_hidden_layers"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "scaled"),
+        ({"rope_scaling": {"type": "dynamic"}}, "scaled"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "scaled"),
+        ({"rope_parameters": {"rope_theta": 10_000.0}}, "scaled"),
+        ({"rope_parameters": [3]}, "rope_parameters has to be an object"),
+        ({"rope_parameters": {"full_attention": "default"}}, "full_attention has to be an object"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": None}}}, "global_rope_theta"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": [1]}}}, "local_rope_theta"),
     ],
 )
 def test_what_is_not_computed_here_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        MODERN_BERT.read_config(changed)
+        ModernConfig.model_validate(
+            MODERN_BERT.read_config({"num_hidden_layers": 3} | changed), strict=True
+        )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rope_scaling": {"rope_type": "default"}},
+        {"rope_scaling": {"type": "default"}},
+        {"rope_scaling": None, "rope_parameters": None, "layer_types": None},
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+    ],
+)
+def test_rotations_may_be_said_to_be_the_usual_ones(changed):
+    assert MODERN_BERT.read_config(changed) == {}
+    theirs = ModernBertConfig(**changed)
+    for kind, theta in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
+        found = theirs.rope_parameters[kind]
+        assert (found["rope_type"], found["rope_theta"]) == ("default", theta)
 
 
 def test_states_are_transformed_once(batch):
@@ -234,6 +265,22 @@ def test_a_folder_of_transformers_comes_back_to_the_bit(tmp_path, tokenizer):
     assert again == config
     wanted = model.state_dict()
     assert all(torch.equal(each, wanted[name]) for name, each in ours.state_dict().items())
+
+
+def test_a_folder_without_a_padding_token_has_that_of_its_tokenizer(tmp_path):
+    words = [*"abcdefg", *SPECIAL_TOKENS]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    theirs = model_of_theirs(ModernBertForMaskedLM)
+    theirs.save_pretrained(tmp_path / "theirs")
+    said = json.loads((tmp_path / "theirs" / "config.json").read_text()) | {"pad_token_id": None}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(said))
+    tokenizer = wordpiece_tokenizer(vocabulary, lowercase=True)
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    config, model, _ = load_model_folder(tmp_path / "theirs")
+    assert config.pad_token_id == vocabulary["[PAD]"] == 7
+    save_model_folder(tmp_path / "ours", model, tokenizer)
+    back = ModernBertForMaskedLM.from_pretrained(tmp_path / "ours")
+    assert back.config.pad_token_id == 7
 
 
 @pytest.mark.parametrize(

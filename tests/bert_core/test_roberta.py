@@ -11,27 +11,30 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    RobertaConfig,
+    BertForSequenceClassification,
+    CamembertForSequenceClassification,
     RobertaForMaskedLM,
     RobertaForMultipleChoice,
     RobertaForQuestionAnswering,
     RobertaForSequenceClassification,
     RobertaForTokenClassification,
     RobertaTokenizer,
-    XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
     XLMRobertaForTokenClassification,
     XLMRobertaTokenizer,
 )
 
+from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.masked_language_model import target_ids
+from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.special_tokens import ROBERTA_TOKENS, special_token_ids, special_tokens
 from bert_core.tasks.sequences import align, word_pieces
 from bert_core.text.encoding import SentenceEncoder
-from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
 from bert_core.word_marks import begins_word, space_mark, word_marks
 
 TEXTS = [
@@ -39,8 +42,9 @@ TEXTS = [
     "Paris is the capital of France, isn't it?",
     "München liegt in Bayern.  東京 is in Japan \U0001f642",
 ]
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 64, "max_position_embeddings": 130, "type_vocab_size": 1}
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+SHAPE |= {"intermediate_size": 64, "max_position_embeddings": 130}
+SIZES = SHAPE | {"type_vocab_size": 1}
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 FIRST = [ROBERTA_TOKENS.cls, ROBERTA_TOKENS.pad, ROBERTA_TOKENS.sep, ROBERTA_TOKENS.unk]
 
@@ -110,8 +114,8 @@ def folder_of(tmp_path):
 
     def write(kind, tokenizer, **more):
         torch.manual_seed(0)
-        config = RobertaConfig if kind.__name__.startswith("Roberta") else XLMRobertaConfig
-        model = kind(config(vocab_size=len(tokenizer), **SIZES, **SPECIAL, **more)).eval()
+        sizes = {"vocab_size": len(tokenizer)} | SIZES | SPECIAL | more
+        model = kind(kind.config_class(**sizes)).eval()
         for weight in model.parameters():
             weight.data += 0.1 * torch.randn_like(weight)
         model.save_pretrained(tmp_path / "theirs")
@@ -128,6 +132,25 @@ def test_rows_have_their_tokens(theirs):
     for text in (*TEXTS, "A <mask> of Quebec", ""):
         assert ours.encode(text).ids == tokenizer(text).input_ids, text
         assert ours.encode(text, "of it").ids == tokenizer(text, "of it").input_ids
+
+
+@pytest.mark.parametrize("content", ["\u2581", " "])
+def test_a_tokenizer_that_transformers_4_made_of_sentencepiece_is_read(tmp_path, content):
+    piece_tokenizer().save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    state = json.loads(path.read_text())
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": content}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    steps = [state["normalizer"], strip, spaces]
+    state["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    path.write_text(json.dumps(state))
+    ours, theirs = load_tokenizer(tmp_path), Tokenizer.from_file(str(path))
+    for text in (*TEXTS, "Paris  is    the capital  "):
+        assert ours.encode(text).ids == theirs.encode(text).ids, text
+    text = "Paris   is  the"
+    spans = align(ours, [text]).offsets.tolist()
+    seen = {place for begin, end in spans for place in range(begin, end)}
+    assert seen == {place for place, each in enumerate(text) if each != " "}
 
 
 def test_tokens_have_the_characters_that_are_seen(theirs):
@@ -201,6 +224,40 @@ def test_texts_and_pairs_have_their_probabilities(folder_of, kind, make):
         wanted = model(**rows).logits.softmax(1)
         for answer, row in zip(predictor.predict(given), wanted.tolist(), strict=True):
             assert scores_of(answer) == pytest.approx(row, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "named"),
+    [
+        (RobertaForSequenceClassification, byte_tokenizer, "RobertaTokenizerFast"),
+        (RobertaForSequenceClassification, byte_tokenizer, "PreTrainedTokenizerFast"),
+        (RobertaForSequenceClassification, byte_tokenizer, None),
+        (XLMRobertaForSequenceClassification, piece_tokenizer, "XLMRobertaTokenizer"),
+        (CamembertForSequenceClassification, piece_tokenizer, "CamembertTokenizer"),
+        (BertForSequenceClassification, piece_tokenizer, "XLMRobertaTokenizer"),
+    ],
+)
+def test_both_texts_of_a_pair_are_of_the_first_segment(folder_of, kind, make, named):
+    model, folder = folder_of(kind, make(), num_labels=3, type_vocab_size=2)
+    path = folder / "tokenizer_config.json"
+    said = json.loads(path.read_text()) | {"tokenizer_class": named}
+    said.pop("model_input_names", None)
+    path.write_text(json.dumps(said))
+    rows = AutoTokenizer.from_pretrained(folder)(TEXTS[0], TEXTS[1], return_tensors="pt")
+    wanted = model(**rows).logits.softmax(1)[0].tolist()
+    (found,) = load_predictor(folder).predict([{"text": TEXTS[0], "text_pair": TEXTS[1]}])
+    assert scores_of(found) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_transformers_reads_the_segments_of_a_folder_written_here(theirs, tmp_path, segments):
+    ours = load_tokenizer(theirs[1])
+    config = ModelConfig(vocab_size=num_embeddings(ours), type_vocab_size=segments, **SHAPE)
+    save_model_folder(tmp_path, Bert(Encoder(config), {}), ours)
+    found = AutoTokenizer.from_pretrained(tmp_path)(TEXTS[0], TEXTS[1])
+    wanted = ours.encode(TEXTS[0], TEXTS[1])
+    assert found.input_ids == wanted.ids
+    assert found.get("token_type_ids") == (wanted.type_ids if segments == 2 else None)
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,7 @@ def nested(kind, parts, step, depth):
 
 PRE = "pretokenizers"
 REPLACE = {"type": "Replace", "pattern": {"String": "aa"}, "content": "b"}
+SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,8 @@ REPLACE = {"type": "Replace", "pattern": {"String": "aa"}, "content": "b"}
         ),
         ("normalizer", {"type": "Sequence", "normalizers": []}),
         ("normalizer", REPLACE),
+        ("normalizer", SPACES | {"content": " "}),
+        ("normalizer", nested("Sequence", "normalizers", SPACES, 2)),
         ("pre_tokenizer", {"type": "Whitespace"}),
         ("pre_tokenizer", nested("Sequence", PRE, {"type": "WhitespaceSplit"}, 3)),
         ("pre_tokenizer", {"type": "Digits", "individual_digits": True}),
@@ -226,6 +229,8 @@ def charsmap(replacements):
         ("normalizer", REPLACE | {"content": "b" * 1000}, "longer, Replace"),
         ("normalizer", REPLACE | {"pattern": {"Regex": "(a+)+$"}}, "pattern of its own, Replace"),
         ("normalizer", REPLACE | {"pattern": {"String": ""}}, "pattern of its own, Replace"),
+        ("normalizer", SPACES | {"content": "ab"}, "longer, Replace"),
+        ("normalizer", SPACES | {"pattern": {"Regex": " {1,}"}}, "pattern of its own, Replace"),
         ("normalizer", {"type": "Prepend", "prepend": "x" * 1000}, "Prepend"),
         ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "Precompiled"),
         (
@@ -252,6 +257,7 @@ def charsmap(replacements):
             {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated"},
             "pattern of its own, Split",
         ),
+        ("pre_tokenizer", SPACES | {"type": "Split", "behavior": "Isolated"}, "its own, Split"),
         ("pre_tokenizer", nested("Sequence", PRE, {"type": "Split"}, 2), "Split"),
         ("post_processor", {"type": "Odd"}, "post_processor"),
         ("decoder", {"type": "Replace"}, "a decoder that"),

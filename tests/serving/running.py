@@ -197,7 +197,7 @@ def write_modern(folder, encoder, pooling):
     config = ModernConfig(
         vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=4,
         num_attention_heads=2, intermediate_size=48, local_attention=8,
-        max_position_embeddings=64,
+        max_position_embeddings=64, pad_token_id=0,
     )  # fmt: skip
     model = Bert.for_pretraining(config, next_sentence=False)
     said = {}

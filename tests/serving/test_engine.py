@@ -7,16 +7,25 @@ import time
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.model_folder import load_model_folder
+from bert_core.special_tokens import ROBERTA_TOKENS
 from bert_core.tasks.classification import Classification, Text
 from serving.batching import DeadlineError, OverloadedError
 from serving.engine import Engine, decode_features
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ModelLoader, close_models, load_models
-from serving.validation import Inputs, check_texts, has_more_tokens, is_cut_into_more, num_bytes
+from serving.validation import (
+    Inputs,
+    check_texts,
+    encode_within,
+    has_more_tokens,
+    is_cut_into_more,
+    num_bytes,
+)
 
 
 @pytest.fixture
@@ -168,10 +177,11 @@ def test_an_encoder_without_its_thread_is_noticed(engine_of):
 )
 def test_a_text_has_at_least_the_tokens_that_are_seen(small_models, text):
     _, _, tokenizer = load_model_folder(small_models["encoder"])
-    seen = sum(has_more_tokens([text], most) for most in range(50))
+    seen = sum(has_more_tokens(tokenizer, [text], most) for most in range(50))
     tokens = tokenizer.encode(text, add_special_tokens=False).tokens
     assert seen <= (len(tokens) if text != "[MASK]!" else 4)
-    assert has_more_tokens(["a b", "c"], 2) and not has_more_tokens(["a b", "c"], 3)
+    assert has_more_tokens(tokenizer, ["a b", "c"], 2)
+    assert not has_more_tokens(tokenizer, ["a b", "c"], 3)
 
 
 @pytest.mark.parametrize(
@@ -187,14 +197,71 @@ def test_tokens_are_counted_as_far_as_need_be(small_models, text):
     assert is_cut_into_more(tokenizer, texts * 2, max(num_tokens, 400)) == (num_tokens > 400)
 
 
-def test_texts_that_are_sure_to_be_too_long_are_refused():
+def test_texts_that_are_sure_to_be_too_long_are_refused(small_models):
+    _, _, tokenizer = load_model_folder(small_models["encoder"])
     limits = Limits(max_request_tokens=10, max_body_bytes=1000)
     assert num_bytes(["a", "é", "中", "🎉"]) == 1 + 2 + 3 + 4
-    check_texts(["a" * 500], limits)
+    check_texts(tokenizer, ["a" * 500], limits)
     for text, title in (("a" * 501, "Too long texts"), ("a " * 11, "Too many tokens")):
         with pytest.raises(RequestError) as told:
-            check_texts([text], limits)
+            check_texts(tokenizer, [text], limits)
         assert told.value.problem.status == 413 and told.value.problem.title == title
+
+
+class CountedTokenizer:
+    """A tokenizer of long pieces, and the characters that it was given."""
+
+    def __init__(self, kind):
+        pieces = [*ROBERTA_TOKENS.all, *map(chr, range(0x4E00, 0x4E03)), "\u2581", "-" * 8]
+        pieces += ["-", "-" * 2, "-" * 4, "\u4e00\u4e01\u4e02"]
+        if kind == "unigram":
+            model = models.Unigram([(piece, -1.0) for piece in pieces], unk_id=1)
+            self._tokenizer = Tokenizer(model)
+            self._tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        else:
+            text = "-" * 64 + " " + "\u4e00\u4e01\u4e02" * 4
+            self._tokenizer = Tokenizer(models.BPE())
+            self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer = trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False)
+            self._tokenizer.train_from_iterator([text] * 9, trainer)
+        self.given = 0
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def encode_batch_fast(self, texts, **options):
+        self.given += sum(map(len, texts))
+        return self._tokenizer.encode_batch_fast(texts, **options)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "unigram"])
+@pytest.mark.parametrize("unit", ["\u4e00\u4e01\u4e02", "-" * 8])
+def test_texts_with_few_tokens_of_many_characters_are_read(kind, unit):
+    tokenizer, limits = CountedTokenizer(kind), Limits()
+    text = unit * (36_000 // len(unit))
+    num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    assert num_tokens < limits.max_request_tokens < len(text)
+    check_texts(tokenizer, [text], limits)
+    assert encode_within(limits, tokenizer, [text], lambda: "read") == "read"
+    few = Limits(max_request_tokens=num_tokens // 2 - 101)
+    with pytest.raises(RequestError) as told:
+        encode_within(few, tokenizer, [text], lambda: "read")
+    assert told.value.problem.title == "Too many tokens"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "unigram"])
+def test_of_a_hostile_text_no_more_is_cut_than_has_the_tokens_of_a_request(kind):
+    tokenizer, limits = CountedTokenizer(kind), Limits()
+    with pytest.raises(RequestError) as told:
+        check_texts(tokenizer, ["-" * 10_000_000], limits)
+    assert told.value.problem.title == "Too long texts" and not tokenizer.given
+    hostile = "- \u4e00 " * 100_000
+    check_texts(tokenizer, [hostile], limits)
+    with pytest.raises(RequestError) as told:
+        encode_within(limits, tokenizer, [hostile], lambda: "read")
+    assert told.value.problem.title == "Too many tokens"
+    assert 0 < tokenizer.given <= 4 * limits.max_request_tokens
 
 
 def test_limits_are_described_and_positive():

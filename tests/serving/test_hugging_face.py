@@ -2,12 +2,20 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from running import assert_alike
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from bert_core.config import ModelConfig
+from bert_core.special_tokens import BERT_TOKENS, ROBERTA_TOKENS
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
+from serving.routes.hugging_face import QuestionAnsweringParameters, _questions_as_asked
 
 TEXT = "the cat sat on a mat"
 LONG = "the cat sat on a mat " * 20
@@ -99,6 +107,20 @@ def test_answers(server, client):
     assert talk.question_answering(**question, max_answer_len=1, align_to_words=True).answer
     long = talk.question_answering(question="the cat", context=LONG, doc_stride=4, max_seq_len=24)
     assert long.answer
+
+
+@pytest.mark.parametrize("special", [BERT_TOKENS, ROBERTA_TOKENS])
+def test_windows_of_a_context_overlap_by_the_stride_asked_for(special):
+    vocabulary = {word: index for index, word in enumerate([*special.all, "why", "cat"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=special.unk))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    served = SimpleNamespace(tokenizer=tokenizer, config=ModelConfig(vocab_size=7))
+    asked = QuestionAnsweringParameters(doc_stride=5, max_seq_len=24, max_question_len=4)
+    task = _questions_as_asked(QuestionAnswering(), asked, served)
+    rows = task.encode([Question("", "why " * 4, "cat " * 60, None)], tokenizer)
+    starts, lengths = rows.notes["window_start"], rows.lengths - rows.first_lengths - 1
+    overlaps = starts[:-1] + lengths[:-1] - starts[1:]
+    assert len(overlaps) > 2 and set(overlaps.tolist()) == {5}
 
 
 def test_there_may_be_no_answer(client):

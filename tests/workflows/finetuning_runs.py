@@ -76,6 +76,7 @@ def write_encoder(
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=positions,
+        pad_token_id=0,
     )
     torch.manual_seed(4)
     model = Bert.for_pretraining(config, next_sentence=kind is ModelConfig)

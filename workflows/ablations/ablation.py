@@ -487,7 +487,7 @@ def _tasks_recipe(
     for learned in learned_tasks(settings):
         sweep = tune_settings(
             settings, learned, ["encoder"], "encoder", fewest_layers=fewest_layers
-        )
+        ).for_encoder(settings.architecture(shards.vocab_size, pad_token_id=0))
         recipe = {name: each for name, each in sweep.recipe().items() if name not in SWEEP_FIELDS}
         found[learned.key] = recipe | {"data": read_task_data(sweep, tokenizer).sha256}
     return found

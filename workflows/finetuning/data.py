@@ -351,3 +351,13 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     if read_sentence_pooling(encoder.path, positions).dense:
         what = "a model that maps its vectors further (Dense)"
         raise UserError(what, where, "train another; this one is served as it is")
+
+
+def refuse_equal_views(settings: TaskRunSettings) -> None:
+    """Raises `UserError` where a bare text is read twice without dropout, which parts its views."""
+    options = settings.options
+    if not (isinstance(options, TextEmbedding) and options.kind == "texts"):
+        return
+    if isinstance(settings, FinetuneSettings) and not any(settings.dropout.model_dump().values()):
+        what = "without dropout both views of a bare text are equal: nothing is learned"
+        raise UserError(what, "--options.kind texts", "add --dropout.hidden_dropout_prob 0.1")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from bert_core.command_help import Example, Guide
+from bert_core.config import ModelConfig, ModernConfig
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
 from bert_core.settings import (
@@ -59,12 +60,26 @@ class DropoutSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    hidden_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="dropout on hidden states and before the classifier"
+    hidden_dropout_prob: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="dropout on hidden states and before the classifier; by default 0.1 (the"
+        " paper), of the modern block what its folder says, 0",
     )
-    attention_probs_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
+    attention_probs_dropout_prob: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="dropout on attention probabilities; by default 0.1, of the modern block what"
+        " its folder says, 0",
     )
+
+    def of(self, config: ModelConfig) -> Self:
+        """The same with what an encoder of this shape has by default."""
+        usual = config if isinstance(config, ModernConfig) else ModelConfig()
+        by_default = usual.model_dump(include={*type(self).model_fields})
+        return type(self)(**by_default | self.model_dump(exclude_none=True))
 
 
 class FinetuneTrackingSettings(TrackingSettings):
@@ -282,6 +297,11 @@ class TaskRunSettings(RunSettings):
         """Fields of the encoder's `ModelConfig` that are other than in its folder."""
         return {}
 
+    def for_encoder(self, config: ModelConfig) -> Self:
+        """These settings with what an encoder decides where they say nothing."""
+        del config
+        return self
+
 
 class FinetuneSettings(TaskRunSettings):
     """Fine-tunes an encoder, any BERT model folder, on a task."""
@@ -342,7 +362,11 @@ class FinetuneSettings(TaskRunSettings):
     def encoder_changes(self) -> dict[str, Any]:
         """The dropout, and how many layers are left."""
         layers = {} if self.keep_layers is None else {"num_hidden_layers": self.keep_layers}
-        return self.dropout.model_dump() | layers
+        return self.dropout.model_dump(exclude_none=True) | layers
+
+    def for_encoder(self, config: ModelConfig) -> Self:
+        """These settings with the dropout that the encoder has by default."""
+        return self.model_copy(update={"dropout": self.dropout.of(config)})
 
 
 class TaggerSettings(BaseModel):

@@ -271,8 +271,8 @@ def described_pieces(start: Start, shards: TokenShards) -> list[str]:
 def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
     """The sha256 of a checkpoint that the learning rate falls from.
 
-    Raises `UserError` where it is damaged, of another model or another learning rate, or not of
-    the stable part of a schedule.
+    Raises `UserError` where it is damaged, of another model, learning rate or other rows than the
+    first phase has, or not of the stable part of a schedule.
     """
     from bert_core.training.checkpoint import read_checkpoint  # loads torch
 
@@ -288,11 +288,8 @@ def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
             str(path),
             "give one of a run with --optimizer.schedule wsd, between warm-up and decay",
         )
-    sections = ("model", "optimizer", "rows")
-    old, new = (
-        {name: getattr(given, name).model_dump() for name in sections}
-        for given in (before, settings)
-    )
+    phase, _ = before.phase_at(max(info.step - 1, 0))  # of the last step that it has finished
+    old, new = _kept_in_decay(before, phase), _kept_in_decay(settings, 0)
     for name in ("warmup_steps", "warmup_share", "schedule", "decay_share"):
         del old["optimizer"][name], new["optimizer"][name]
     changed = differences(old, new)
@@ -303,3 +300,13 @@ def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
             f"keep them: {changed[0]}",
         )
     return file_sha256(path / MANIFEST)
+
+
+def _kept_in_decay(settings: PretrainSettings, phase: int) -> dict[str, dict[str, Any]]:
+    """What a decay takes over from the run before it, as it is in a phase."""
+    theta = {"global_rope_theta": settings.global_rope_theta_of(phase)}
+    return {
+        "model": settings.model.model_dump() | theta,
+        "optimizer": settings.optimizer.model_dump(),
+        "rows": settings.rows_of(phase).model_dump(),
+    }

@@ -1,10 +1,11 @@
+import re
 from collections import Counter
 from random import Random
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bert_core.features.output import _characters_at_once, _num_characters, write_features
 from bert_core.features.units import cut_texts, cut_tokens, cut_words, unit_rows, words_of
@@ -61,6 +62,69 @@ def test_lists_of_words_keep_their_words(tokenizer):
     assert tokens.words.tolist() == [0, 0, 0, 2, 3, 3, 3]
     assert tokens.lengths.tolist() == [3, 0, 4]
     assert tokens.word_counts.tolist() == [2, 0, 2]
+
+
+def byte_tokenizer():
+    """A token for each byte: each space is one of its own."""
+    names = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def piece_tokenizer():
+    """A piece for each character, and one for the space before a word."""
+    pieces = [*SPECIAL_TOKENS, "\u2581", *"cat,é東"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=1))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("\n", " "), normalizers.Replace("\u3000", " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
+
+
+SPACED = pytest.mark.parametrize("make", [byte_tokenizer, piece_tokenizer])
+
+
+@SPACED
+def test_white_space_is_in_no_word(make):
+    tokenizer, random = make(), Random(0)
+    texts = ["cat  a\n\ncat ", "  ", " ,", "cat\u3000東"]
+    texts += ["".join(random.choices("cat ,é東 \n", k=random.randrange(30))) for _ in range(200)]
+    tokens = cut_texts(tokenizer, texts)
+    expected = [list(re.finditer(r"\w+|,", text)) for text in texts]
+    words, spans = words_of(tokens, texts)
+    assert words == [found[0] for each in expected for found in each]
+    assert spans.tolist() == [list(found.span()) for each in expected for found in each]
+    assert tokens.word_counts.tolist() == list(map(len, expected))
+
+    cut = cut_tokens(tokens, 5, "right")
+    left = [text[: max(cut.offsets[end - length : end, 1], default=0)] for text, end, length in zip(
+        texts, np.cumsum(cut.lengths), cut.lengths, strict=True
+    )]  # fmt: skip
+    if make is piece_tokenizer:  # of bytes, a cut may go through a letter
+        assert words_of(cut, texts)[0] == [
+            each for text in left for each in re.findall(r"\w+|,", text)
+        ]
+    for pooling, size in (("first", 1), ("mean", None)):
+        rows = unit_rows(tokens, tokenizer, unit="word", pooling=pooling, max_length=64)
+        counts = np.bincount(rows.units, minlength=rows.num_units)
+        lengths = [size or len(word.encode() if make is byte_tokenizer else word) for word in words]
+        assert counts.tolist() == lengths
+        at = np.repeat(rows.rows.first_tokens, rows.rows.place_counts) + rows.rows.places
+        names = [tokenizer.id_to_token(each) for each in rows.rows.input_ids[at]]
+        assert not {"\u0120", "\u010a", "\u2581"} & set(names)
+
+
+@SPACED
+def test_the_first_token_of_a_word_of_a_list_is_no_space(make):
+    tokenizer = make()
+    tokens = cut_words(tokenizer, [["cat", "東"], ["a"]])
+    rows = unit_rows(tokens, tokenizer, unit="word", pooling="first", max_length=64)
+    at = np.repeat(rows.rows.first_tokens, rows.rows.place_counts) + rows.rows.places
+    names = [tokenizer.id_to_token(each) for each in rows.rows.input_ids[at]]
+    assert names == ["c", tokenizer.encode("東").tokens[-1 if make is piece_tokenizer else 0], "a"]
+    assert rows.units.tolist() == [0, 1, 2]
 
 
 def places_in_rows(rows):

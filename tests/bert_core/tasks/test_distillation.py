@@ -270,7 +270,7 @@ def test_kept_layers_are_evenly_spaced(count, kept, tokenizer, tmp_path):
 def test_layers_that_take_turns_are_kept_by_whole_turns(count, kept, tokenizer, tmp_path):
     config = ModernConfig(
         vocab_size=200, hidden_size=8, num_hidden_layers=22, num_attention_heads=1,
-        intermediate_size=8, max_position_embeddings=16, local_attention=4,
+        intermediate_size=8, max_position_embeddings=16, local_attention=4, pad_token_id=0,
     )  # fmt: skip
     whole = Bert.for_pretraining(config, next_sentence=False)
     for number, layer in enumerate(whole.encoder.layers):

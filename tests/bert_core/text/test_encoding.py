@@ -7,7 +7,12 @@ import pytest
 import sentencex
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.special_tokens import (
+    BERT_TOKENS,
+    ROBERTA_TOKENS,
+    SPECIAL_TOKENS,
+    special_token_ids,
+)
 from bert_core.text.encoding import SentenceEncoder, split_sentences
 from bert_core.tokenizer import wordpiece_tokenizer
 from bert_core.tokenizer_training import train_wordpiece
@@ -148,6 +153,39 @@ def test_tokenizers_of_another_kind_are_asked_for_whole_sentences():
     tokenizer.pre_tokenizer = pre_tokenizers.Split("|", "removed")
     encoder = SentenceEncoder(tokenizer, "uint16")
     assert split(*encoder.encode(["A b|a", "b", ""])) == [[5, 6], [7], []]
+
+
+def word_tokenizer(tokens):
+    """Words between spaces, as they are in the vocabulary."""
+    words = [*tokens.all, "a", "b", "##b"]
+    model = models.WordPiece({word: index for index, word in enumerate(words)})
+    model.unk_token = tokens.unk
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def piece_tokenizer(tokens):
+    """Its special tokens are the likeliest pieces, as SentencePiece's converters write them."""
+    pieces = [*((token, 0.0) for token in tokens.all), *((each, -5.0) for each in "\u2581abMASK")]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.add_special_tokens(list(tokens.all))
+    tokenizer.add_tokens(["a new token"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("tokens", [BERT_TOKENS, ROBERTA_TOKENS], ids=["bert", "roberta"])
+@pytest.mark.parametrize("make", [word_tokenizer, piece_tokenizer])
+def test_special_tokens_that_are_pieces_are_plain_text(make, tokens):
+    tokenizer = make(tokens)
+    encoder, special = SentenceEncoder(tokenizer, "uint16"), special_token_ids(tokenizer)
+    usual = ["a b ab", "a new token b", "", "x"]
+    assert split(*encoder.encode(usual)) == plain_encode(tokenizer, usual)
+    named = [f"a {name} b{name}" for name in tokens.all]
+    for ids in split(*encoder.encode(named)):
+        assert not set(ids) & (set(special.all) - {special.unk})
+        assert ids[-1] == special.unk and len(ids) > 2
 
 
 def test_an_added_word_is_respected():

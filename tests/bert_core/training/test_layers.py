@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from bert_core.config import ModelConfig
+from bert_core.config import ModelConfig, ModernConfig
 from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.training.layers import decayed_groups, draw_anew, freeze, layer_of
@@ -19,6 +20,15 @@ CONFIG = ModelConfig(
     num_attention_heads=2,
     intermediate_size=32,
     max_position_embeddings=16,
+)
+MODERN = ModernConfig(
+    vocab_size=40,
+    hidden_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=16,
+    pad_token_id=0,
 )
 LENGTHS = [5, 3, 4]
 
@@ -82,6 +92,27 @@ def test_every_parameter_has_its_layer(model):
     for number in range(3):
         own = {layers[name] for name in layers if f".layers.{number}." in name}
         assert own == {number + 1}
+
+
+def test_the_last_norm_of_the_modern_block_is_of_its_highest_layer():
+    model = Bert(Encoder(MODERN), {})
+    model.add_task_head("classifier", 2)
+    norm = model.encoder.norm.weight
+    groups = decayed_groups(model, parameter_groups(model, 0.01), 0.5)
+    (share,) = {
+        group["rate_share"]
+        for group in groups
+        if any(parameter is norm for parameter in group["params"])
+    }
+    assert share == 0.5
+    freeze(model, 2)
+    assert norm.requires_grad
+    assert not model.encoder.layers[1].output_norm.weight.requires_grad
+    freeze(model, 3)
+    assert not norm.requires_grad
+    norm.data.fill_(3.0)
+    draw_anew(model, 1)
+    assert torch.equal(norm, torch.ones(16))
 
 
 def test_the_rate_falls_by_a_share_a_layer(model):

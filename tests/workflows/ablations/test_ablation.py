@@ -109,7 +109,8 @@ def test_its_settings_name_no_path_and_make_the_same_ablation(tmp_path, inputs):
         text = ablation.folder.settings.read_text()
         recipe = json.loads(ablation.folder.recipe.read_text())
     assert str(inputs) not in text and "classification=data" in text
-    assert recipe["tasks"]["classification"]["epochs"] == 2
+    learned = recipe["tasks"]["classification"]
+    assert learned["epochs"] == 2 and learned["dropout"]["attention_probs_dropout_prob"] == 0.1
     assert "at_once" not in json.dumps(recipe)
     task = f"classification={inputs / 'data'}"
     copy = tmp_path / "copy.yaml"

@@ -2,6 +2,7 @@ import pytest
 import yaml
 from finetuning_runs import arguments
 
+from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from workflows.finetune import parse
@@ -19,7 +20,7 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert (settings.batch_size, settings.epochs) == (32, 3)
     assert settings.optimizer.peak_learning_rate == 3e-5
     assert settings.optimizer.warmup_share == 0.1
-    assert settings.dropout.hidden_dropout_prob == 0.1
+    assert settings.for_encoder(ModelConfig()).dropout.hidden_dropout_prob == 0.1
 
 
 @pytest.mark.parametrize("task", TASKS)

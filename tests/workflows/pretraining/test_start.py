@@ -1,6 +1,7 @@
 """Pre-training that continues from a model: what follows it, what is refused, the same bits."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,14 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.new_pieces import extend_tokenizer
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
+from bert_core.training.checkpoint_folder import MANIFEST
 from workflows.pretrain import opened_pretraining
-from workflows.pretraining.job import continue_from, described_pieces, find_start
+from workflows.pretraining.job import (
+    checkpoint_to_decay,
+    continue_from,
+    described_pieces,
+    find_start,
+)
 from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.runs.storage import open_storage
@@ -285,6 +292,51 @@ def test_several_runs_end_from_one_stable_checkpoint(run_of, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             opened(run_of("refused", **{"decay_from": checkpoint, "phases": SHORT} | settings))
+
+
+MODERN_PHASES = [
+    {"sequence_length": 64, "steps": 60},
+    {"sequence_length": 128, "steps": 40, "masked_share": 0.2, "global_rope_theta": 160_000.0},
+]
+
+
+@pytest.fixture
+def decays_from(monkeypatch, tmp_path):
+    """Opens a checkpoint of a step of two phases, for a run with these settings."""
+    schedule = {"schedule": "wsd", "warmup_steps": 10}
+    whole = PretrainSettings.model_validate(
+        {"model": {"block": "modern"}, "phases": MODERN_PHASES, "optimizer": schedule}
+    )
+
+    def opens(step, **settings):
+        extra = {"settings": whole.model_dump(mode="json")}
+        info = SimpleNamespace(step=step, extra=extra)
+        monkeypatch.setattr("bert_core.training.checkpoint.read_checkpoint", lambda _: info)
+        given = {"model": {"block": "modern"}, "decay_from": tmp_path} | settings
+        return checkpoint_to_decay(PretrainSettings.model_validate(given), tmp_path)
+
+    (tmp_path / MANIFEST).write_text("{}")
+    return opens
+
+
+def test_a_decay_has_the_masks_and_rotations_of_the_checkpoints_phase(decays_from):
+    first, second = MODERN_PHASES
+    assert decays_from(60, phases=[first]) and decays_from(70, phases=[second])
+    assert decays_from(70, phases=[second, first]), "a later phase may have its own"
+    own = {
+        "rows": {"masked_share": 0.2},
+        "model": {"block": "modern", "global_rope_theta": 160_000},
+    }
+    assert decays_from(70, phases=[first], **own), "wherever it is said"
+    of_block = {"global_rope_theta": 160_000.0}
+    for step, phase, message in (
+        (60, second, "keep them: model.global_rope_theta: 10000.0 -> 160000.0"),
+        (70, first, "keep them: model.global_rope_theta: 160000.0 -> 10000.0"),
+        (70, first | of_block, "keep them: rows.masked_share: 0.2 -> 0.15"),
+    ):
+        with pytest.raises(UserError, match=message) as raised:
+            decays_from(step, phases=[phase])
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ import math
 import pytest
 import yaml
 
+from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from workflows.finetuning.settings import settings_class
 from workflows.sweeps.settings import (
@@ -144,7 +145,7 @@ GIVEN = ["--task", "mrpc", "--data", "data", "--model", "encoder"]
 def test_the_grid_is_the_papers_by_default():
     settings = parse(GIVEN)
     assert settings.axis == PAPER_GRID and settings.seeds == 1 and settings.search == "grid"
-    assert settings.dropout.hidden_dropout_prob == 0.1
+    assert settings.for_encoder(ModelConfig()).dropout.hidden_dropout_prob == 0.1
     assert settings.tracking.experiment == "sweeps"
     assert settings.options.criterion == "f1"  # the options are those of the task
 
