@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
+from serving.registry import default_tracking_uri
 from workflows.command import run_command
 from workflows.demonstration.questions import FILE as QUESTIONS
 from workflows.demonstration.questions import questions_about, read_questions, write_questions
@@ -27,7 +28,6 @@ from workflows.pretrain import pretrain
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import Storage, open_storage
-from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import (
     CommandLineSettings,
     default_storage,

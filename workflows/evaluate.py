@@ -140,11 +140,8 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     from bert_core.predictor import load_predictor
     from workflows.evaluation.settings import with_options
     from workflows.model_location import locate_model
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(model, storage, tracking_uri)
+    folder = locate_model(model, settings.storage_folder, settings.mlflow_uri)
     predictor = load_predictor(folder, task_name=settings.task)
     return replace(predictor, fine_tuned_for=with_options(predictor.task, settings.options))
 

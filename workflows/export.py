@@ -5,7 +5,6 @@ The folder that comes out is all that a program in another language needs.
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from bert_core.errors import UserError
 from workflows.command import run_command
@@ -35,12 +34,9 @@ def export(settings: ExportSettings) -> bool:
     from workflows.model_location import locate_model
     from workflows.portable.folder import write_portable
     from workflows.portable.graphs import refuse_missing_packages
-    from workflows.runs.tracker import default_tracking_uri
 
     refuse_missing_packages(settings.format)
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri)
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
     for line in write_portable(folder, output, settings.format, int8=settings.int8):
         print(line, flush=True)
     print(f"\nwritten  {output}")

@@ -35,12 +35,8 @@ def extract(settings: ExtractSettings) -> Path:
     Raises `UserError`, before anything is written, for input that the user can fix.
     """
     from bert_core.features.extractor import check_choice  # loads torch
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    encoder = open_encoder(
-        settings.model, storage, settings.tracking_uri or default_tracking_uri(storage)
-    )
+    encoder = open_encoder(settings.model, settings.storage_folder, settings.mlflow_uri)
     choice = settings.choice(encoder.path, encoder.config)
     check_choice(choice, encoder.config)
     num_layers = encoder.config.num_hidden_layers

@@ -22,7 +22,6 @@ from workflows.finetuning.settings import (
 from workflows.model_location import EncoderFolder, open_encoder
 from workflows.runs.folder import open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
-from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
@@ -87,7 +86,7 @@ def opened_job(
 
 def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFolder, TaskData]:
     """The encoder and the data of a run; raises `UserError` where they do not go together."""
-    tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    tracking_uri = settings.tracking.uri_of(storage.folder)
     encoder = open_encoder(settings.model, storage.folder, tracking_uri)
     refuse_encoder(settings, encoder)
     if isinstance(settings, FinetuneSettings) and settings.teacher is not None:

@@ -67,12 +67,9 @@ def predict(settings: PredictSettings) -> Path:
 def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
     from bert_core.predictor import load_predictor
     from workflows.model_location import locate_model
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri).absolute()
-    return folder, load_predictor(folder, task_name=settings.task)
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
+    return folder.absolute(), load_predictor(folder, task_name=settings.task)
 
 
 def _hash(folder: Path, predictor: "Predictor") -> str:

@@ -5,7 +5,6 @@ The loss of quality is measured on the data, printed, and written to the folder'
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from bert_core.errors import UserError
 from workflows.command import run_command
@@ -33,11 +32,8 @@ def quantize(settings: QuantizeSettings) -> bool:
     check_folder(output, "--output")
     from workflows.model_location import locate_model
     from workflows.quantization.loss import measured_loss, write_quantized
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri)
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
     loss = measured_loss(settings, folder)
     print(loss.text)
     write_quantized(folder, output, loss)

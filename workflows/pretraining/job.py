@@ -23,7 +23,7 @@ from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
-from workflows.runs.tracker import DatasetInput, default_tracking_uri
+from workflows.runs.tracker import DatasetInput
 from workflows.settings import differences
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def find_start(settings: PretrainSettings, storage: Storage) -> Start | None:
     """
     if settings.start_from is None:
         return None
-    uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    uri = settings.tracking.uri_of(storage.folder)
     encoder = open_encoder(settings.start_from, storage.folder, uri)
     return Start(
         replace(encoder, path=encoder.path.absolute()),
@@ -172,7 +172,7 @@ def find_teacher(
     """
     if settings.teacher is None:
         return None
-    uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    uri = settings.tracking.uri_of(storage.folder)
     teacher = open_encoder(settings.teacher, storage.folder, uri)
     where = f"--teacher {settings.teacher}"
     if tokenizer_hash(teacher.tokenizer) != shards.tokenizer_hash:
