@@ -6,9 +6,8 @@ The folder that comes out is all that a program in another language needs.
 import sys
 from collections.abc import Sequence
 
-from bert_core.errors import UserError
 from workflows.command import run_command
-from workflows.output_folder import absolute_output, check_folder
+from workflows.output_folder import new_folder
 from workflows.portable.settings import ExportSettings
 from workflows.settings import parse_command_line
 
@@ -27,10 +26,7 @@ def export(settings: ExportSettings) -> bool:
     Raises `UserError` for wrong input, before anything is written, and for a graph that answers
     otherwise than the model, of which nothing is left.
     """
-    output = absolute_output(settings.output)
-    if output.exists():
-        raise UserError("the output exists already", str(output), "pass a new folder")
-    check_folder(output, "--output")
+    output = new_folder(settings.output)
     from workflows.model_location import locate_model
     from workflows.portable.folder import write_portable
     from workflows.portable.graphs import refuse_missing_packages

@@ -6,9 +6,8 @@ The loss of quality is measured on the data, printed, and written to the folder'
 import sys
 from collections.abc import Sequence
 
-from bert_core.errors import UserError
 from workflows.command import run_command
-from workflows.output_folder import absolute_output, check_folder
+from workflows.output_folder import new_folder
 from workflows.quantization.settings import QuantizeSettings
 from workflows.settings import parse_command_line
 
@@ -26,10 +25,7 @@ def quantize(settings: QuantizeSettings) -> bool:
 
     Raises `UserError` for wrong input, before anything is written.
     """
-    output = absolute_output(settings.output)
-    if output.exists():
-        raise UserError("the output exists already", str(output), "pass a new folder")
-    check_folder(output, "--output")
+    output = new_folder(settings.output)
     from workflows.model_location import locate_model
     from workflows.quantization.loss import measured_loss, write_quantized
 
