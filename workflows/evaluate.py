@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError, nearest
-from workflows.command import run_command
+from workflows.command import command
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.settings import given_option, parse_command_line
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: suite_of(given)(given))
+main = command(lambda given: suite_of(given)(given))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def suite_of(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:

@@ -4,9 +4,8 @@ The folder that comes out is all that a program in another language needs.
 """
 
 import sys
-from collections.abc import Sequence
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.output_folder import new_folder
 from workflows.portable.settings import ExportSettings
 from workflows.settings import parse_command_line
@@ -14,10 +13,8 @@ from workflows.settings import parse_command_line
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: export(parse_command_line(ExportSettings, given)))
+main = command(lambda given: export(parse_command_line(ExportSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def export(settings: ExportSettings) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
@@ -25,11 +25,8 @@ from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: finetune(parse(given)))
+main = command(lambda given: finetune(parse(given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> TaskRunSettings:

@@ -18,7 +18,7 @@ from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
-from workflows.command import run_command
+from workflows.command import command
 from workflows.output_folder import absolute_output
 from workflows.settings import StoreSettings, parse_command_line
 
@@ -100,10 +100,8 @@ class MineSettings(StoreSettings):
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: mine(parse_command_line(MineSettings, given)))
+main = command(lambda given: mine(parse_command_line(MineSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def mine(settings: MineSettings) -> bool:

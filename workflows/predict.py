@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.text_parts import OF_ONE_START, TextInput, find_input, gathered, left_out
 from workflows.output_folder import files_hash
@@ -148,15 +148,9 @@ def _listed(before: str, found: Counter[str], num_texts: int | None = None) -> s
     return before + ", ".join(shown) if shown else ""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Predicts what the command line says; returns the exit code (see `run_command`)."""
-
-    def action() -> bool:
-        predict(parse_command_line(PredictSettings, arguments))
-        return True
-
-    return run_command(action)
+main = command(lambda given: bool(predict(parse_command_line(PredictSettings, given))))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -4,9 +4,8 @@ The loss of quality is measured on the data, printed, and written to the folder'
 """
 
 import sys
-from collections.abc import Sequence
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.output_folder import new_folder
 from workflows.quantization.settings import QuantizeSettings
 from workflows.settings import parse_command_line
@@ -14,10 +13,8 @@ from workflows.settings import parse_command_line
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: quantize(parse_command_line(QuantizeSettings, given)))
+main = command(lambda given: quantize(parse_command_line(QuantizeSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def quantize(settings: QuantizeSettings) -> bool:

@@ -11,7 +11,7 @@ from pydantic_settings import CliPositionalArg
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
-from workflows.command import run_command
+from workflows.command import command
 from workflows.settings import StoreSettings, parse_command_line
 
 
@@ -37,10 +37,8 @@ class LineageSettings(StoreSettings):
     json_: bool = Field(default=False, alias="json", description="print everything as JSON")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _command(given)(given[1:]))
+main = command(lambda given: _command(given)(given[1:]))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
