@@ -55,6 +55,15 @@ def reason_of(error: BaseException) -> str:
     return one_line(reason[:300]) or type(error).__name__
 
 
+def refusal(error: ValueError) -> str:
+    """Why a value was refused: the text of an error, of pydantic's the first complaint."""
+    from pydantic import ValidationError  # not at the top: `import bert_core` is light
+
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(error)
+
+
 def require(
     what: str,
     *packages: str,

@@ -30,7 +30,7 @@ from bert_core.command_help import (
     program_name,
     show_help,
 )
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from bert_core.strict_files import MAX_YAML_BYTES, parse_yaml, read_bounded
 from serving.registry import default_tracking_uri
 
@@ -199,8 +199,8 @@ def validated(settings_class: type[Settings], values: dict[str, Any], origin: st
         if first["type"] == "extra_forbidden":
             near = nearest(where, field_names(settings_class))
             raise UserError(f"unknown setting{near}", where, "see --help") from error
-        message = first["msg"].removeprefix("Value error, ")
-        raise UserError(message, f"--{where}" if where else origin, "see --help") from error
+        where = f"--{where}" if where else origin
+        raise UserError(refusal(error), where, "see --help") from error
 
 
 def field_names(model: type[BaseModel], prefix: str = "", *, kind: type | None = None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from bert_core.command_help import Example, Guide
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from workflows.runs.mlflow_run import ReportFolder
 from workflows.settings import MODEL_PLACES, StoreSettings, split_list
 
@@ -142,8 +142,7 @@ def with_options(task: "Task", options: Mapping[str, str]) -> "Task":
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise UserError(message, f"--options {where}", "give another value") from error
+        raise UserError(refusal(error), f"--options {where}", "give another value") from error
     refuse_ignored_options(changed, options)
     if (changed.head, changed.labels, changed.problem_type) != (
         task.head,

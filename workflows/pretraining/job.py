@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from bert_core.disk import file_sha256
-from bert_core.errors import UserError
+from bert_core.errors import UserError, refusal
 from bert_core.new_pieces import old_pieces
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
@@ -202,17 +202,8 @@ def continue_from(settings: Settings, start: Start | None) -> Settings:
     try:
         return settings.continued_from(start.encoder.config)
     except ValueError as error:
-        raise UserError(
-            _reason(error), f"--start_from {settings.start_from}", "see --help"
-        ) from error
-
-
-def _reason(error: ValueError) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return error.errors()[0]["msg"].removeprefix("Value error, ")
-    return str(error)
+        where = f"--start_from {settings.start_from}"
+        raise UserError(refusal(error), where, "see --help") from error
 
 
 def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: PretrainSettings) -> None:
