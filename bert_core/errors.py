@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 _JOINER = "\u200d"
 """Stands between the emoji that are shown as one."""
@@ -52,6 +53,32 @@ def reason_of(error: BaseException) -> str:
     """Returns the text of any exception for use in a message; its type if it has no text."""
     reason = " ".join(str(error)[:_LONGEST].split())
     return one_line(reason[:300]) or type(error).__name__
+
+
+def refusal(error: ValueError) -> str:
+    """Why a value was refused: the text of an error, of pydantic's the first complaint."""
+    from pydantic import ValidationError  # not at the top: `import bert_core` is light
+
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(error)
+
+
+def require(
+    what: str,
+    *packages: str,
+    where: str,
+    extra: str,
+    place: str = "in the checkout",
+    kind: type[UserError] = UserError,
+) -> None:
+    """Raises `kind` unless the packages of an extra are installed; imports none of them.
+
+    `{}` in `what` stands for those that are missing.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise kind(what.format(", ".join(missing)), where, f"{place}: pip install -e '.[{extra}]'")
 
 
 def _cut(text: str) -> str:

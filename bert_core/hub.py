@@ -8,11 +8,10 @@ client, and never code.
 
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, require
 
 SCHEME = "hf://"
 
@@ -50,12 +49,8 @@ class HubAddress:
 
 def require_datasets(address: HubAddress) -> None:
     """Raises `HubError` where the library `datasets` is not installed; imports nothing."""
-    if find_spec("datasets") is None:
-        raise HubError(
-            "Hugging Face data sets need the package `datasets`",
-            address.typed,
-            "in the checkout: pip install -e '.[datasets]'",
-        )
+    what = "Hugging Face data sets need the package `{}`"
+    require(what, "datasets", where=address.typed, extra="datasets", kind=HubError)
 
 
 def load_hub_data(address: HubAddress, **options: Any) -> Any:  # noqa: ANN401 - as datasets has it

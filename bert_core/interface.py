@@ -44,7 +44,7 @@ class Answer(BaseModel):
 
 
 class ScoredLabel(BaseModel):
-    """A label and its probability."""
+    """A label and its score: a probability, unless raw scores were asked for."""
 
     label: str
     score: float

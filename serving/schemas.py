@@ -45,10 +45,14 @@ def example(**body: Any) -> ConfigDict:  # noqa: ANN401 - any field's value
     return ConfigDict(json_schema_extra={"examples": [body]})
 
 
-class ModelRequest(BaseModel):
-    """Which model is asked."""
+class Closed(BaseModel):
+    """What a client sends: no field that is unknown, no value of another type, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelRequest(Closed):
+    """Which model is asked."""
 
     model: str | None = Field(
         default=None, description="a loaded model's name; may be left out where one can do it"
@@ -65,10 +69,8 @@ class Request(ModelRequest):
     )
 
 
-class TextPair(BaseModel):
+class TextPair(Closed):
     """Two texts that are read together."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: InputText
     text_pair: InputText
@@ -132,10 +134,8 @@ class NerAnswer(ModelAnswer):
     results: list[Tagged]
 
 
-class QuestionInContext(BaseModel):
+class QuestionInContext(Closed):
     """A question and the text its answer is looked for in."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     question: InputText
     context: InputText

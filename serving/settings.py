@@ -22,7 +22,7 @@ from bert_core.command_help import (
     program_name,
     show_help,
 )
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from serving.addresses import Host, Origin, OtlpEndpoint, Proxy, is_loopback
 from serving.limits import Limits
 from serving.rollout.aliases import Address, Slot, VariantSource, named_models, parse_variants
@@ -254,7 +254,6 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
         parts = [part for part in first["loc"] if isinstance(part, str)]
         name = ".".join(parts) or "command line"
         near = nearest(name, names) if first["type"] == "extra_forbidden" else ""
-        reason = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{reason}{near}", f"--{name}", "see --help") from error
+        raise UserError(f"{refusal(error)}{near}", f"--{name}", "see --help") from error
     settings.check()
     return settings

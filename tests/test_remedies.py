@@ -18,6 +18,7 @@ OPTION = re.compile(r"(?<![\w-])--(?:no-)?([a-z][\w.]*\w)")
 COMMAND = re.compile(r"\b((?:workflows|infra|benchmarks)/[\w/]+\.(?:py|sh))")
 MODULE = re.compile(r"python -m ((?:bert_core|serving|workflows|benchmarks)[\w.]*)")
 EXTRA = re.compile(r"\.\[(\w+)\]")
+REQUIRED = re.compile(r'\brequire\([^)]*extra="(\w+)"')
 OF_OTHER_PROGRAMS = {"generate", "backend-store-uri", "help"}
 """Options of ray and mlflow, and the one that argparse and pydantic add."""
 
@@ -85,7 +86,9 @@ def test_an_extra_that_a_remedy_names_exists():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     named = [(place, name) for place, text in all_remedies() for name in EXTRA.findall(text)]
-    assert named and not [each for each in named if each[1] not in extras]
+    for path in (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
+        named += [(path, name) for name in REQUIRED.findall(path.read_text(encoding="utf-8"))]
+    assert len(named) > 6 and not [each for each in named if each[1] not in extras]
 
 
 def test_what_is_looked_for_is_found():

@@ -6,12 +6,11 @@ kill; a finished ablation prints its summary.
 """
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
 from workflows.ablations.settings import AblateSettings, parse
-from workflows.command import run_command
+from workflows.command import command
 from workflows.runs.storage import open_storage
 from workflows.runs.tracker import ARTIFACTS_NAME
 
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
     from workflows.sweeps.run import Driver
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: ablate(parse(given)))
+main = command(lambda given: ablate(parse(given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def ablate(settings: AblateSettings) -> bool:

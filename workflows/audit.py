@@ -19,7 +19,7 @@ from workflows.audits.settings import (
     sweep_settings,
     with_dev,
 )
-from workflows.command import run_command
+from workflows.command import command
 from workflows.finetuning.settings import task_and_approach
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
@@ -31,10 +31,8 @@ KIND = "audits"
 """The folder of audits in the storage."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: audit(parse(given)))
+main = command(lambda given: audit(parse(given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> AuditSettings:

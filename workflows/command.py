@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +60,16 @@ def run_command(action: Callable[[], bool]) -> int:
         print("stopped; the same command goes on", file=sys.stderr)
         return STOPPED
     return 0 if finished else STOPPED
+
+
+def command(action: Callable[[Sequence[str]], bool]) -> Callable[..., int]:
+    """The `main` of a command, whose arguments are by default those of the process."""
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        given = sys.argv[1:] if arguments is None else arguments
+        return run_command(lambda: action(given))
+
+    return main
 
 
 @contextmanager

@@ -9,7 +9,6 @@ demo prints its table and serves.
 
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
-from workflows.command import run_command
+from serving.registry import default_tracking_uri
+from workflows.command import command
 from workflows.demonstration.questions import FILE as QUESTIONS
 from workflows.demonstration.questions import questions_about, read_questions, write_questions
 from workflows.demonstration.serving import Serve, serve_demo
@@ -27,7 +27,6 @@ from workflows.pretrain import pretrain
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import Storage, open_storage
-from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import (
     CommandLineSettings,
     default_storage,
@@ -130,10 +129,8 @@ class DemoSettings(CommandLineSettings):
         return replace(whole, examples=self.max_examples or whole.examples)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: demo(parse_command_line(DemoSettings, given)))
+main = command(lambda given: demo(parse_command_line(DemoSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def demo(settings: DemoSettings) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError, nearest
-from workflows.command import run_command
+from workflows.command import command
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.settings import given_option, parse_command_line
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: suite_of(given)(given))
+main = command(lambda given: suite_of(given)(given))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def suite_of(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
@@ -140,11 +138,8 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     from bert_core.predictor import load_predictor
     from workflows.evaluation.settings import with_options
     from workflows.model_location import locate_model
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(model, storage, tracking_uri)
+    folder = locate_model(model, settings.storage_folder, settings.mlflow_uri)
     predictor = load_predictor(folder, task_name=settings.task)
     return replace(predictor, fine_tuned_for=with_options(predictor.task, settings.options))
 

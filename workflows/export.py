@@ -4,22 +4,17 @@ The folder that comes out is all that a program in another language needs.
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from bert_core.errors import UserError
-from workflows.command import run_command
-from workflows.output_folder import absolute_output, check_folder
+from workflows.command import command
+from workflows.output_folder import new_folder
 from workflows.portable.settings import ExportSettings
 from workflows.settings import parse_command_line
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: export(parse_command_line(ExportSettings, given)))
+main = command(lambda given: export(parse_command_line(ExportSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def export(settings: ExportSettings) -> bool:
@@ -28,19 +23,13 @@ def export(settings: ExportSettings) -> bool:
     Raises `UserError` for wrong input, before anything is written, and for a graph that answers
     otherwise than the model, of which nothing is left.
     """
-    output = absolute_output(settings.output)
-    if output.exists():
-        raise UserError("the output exists already", str(output), "pass a new folder")
-    check_folder(output, "--output")
+    output = new_folder(settings.output)
     from workflows.model_location import locate_model
     from workflows.portable.folder import write_portable
     from workflows.portable.graphs import refuse_missing_packages
-    from workflows.runs.tracker import default_tracking_uri
 
     refuse_missing_packages(settings.format)
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri)
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
     for line in write_portable(folder, output, settings.format, int8=settings.int8):
         print(line, flush=True)
     print(f"\nwritten  {output}")

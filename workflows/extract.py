@@ -5,11 +5,11 @@ Killed at any moment, the same command finishes the rest, and no row is lost or 
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.inference.extraction import Extraction, ExtractSettings, part_path
 from workflows.inference.text_parts import (
     OF_ONE_START,
@@ -35,12 +35,8 @@ def extract(settings: ExtractSettings) -> Path:
     Raises `UserError`, before anything is written, for input that the user can fix.
     """
     from bert_core.features.extractor import check_choice  # loads torch
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    encoder = open_encoder(
-        settings.model, storage, settings.tracking_uri or default_tracking_uri(storage)
-    )
+    encoder = open_encoder(settings.model, settings.storage_folder, settings.mlflow_uri)
     choice = settings.choice(encoder.path, encoder.config)
     check_choice(choice, encoder.config)
     num_layers = encoder.config.num_hidden_layers
@@ -121,15 +117,9 @@ def describe(index: dict[str, Any]) -> list[str]:
     return lines + left_out(index)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Extracts what the command line says; returns the exit code (see `run_command`)."""
-
-    def action() -> bool:
-        extract(parse_command_line(ExtractSettings, arguments))
-        return True
-
-    return run_command(action)
+main = command(lambda given: bool(extract(parse_command_line(ExtractSettings, given))))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

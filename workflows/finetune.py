@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder, refuse_equal_views
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
@@ -22,15 +22,11 @@ from workflows.finetuning.settings import (
 from workflows.model_location import EncoderFolder, open_encoder
 from workflows.runs.folder import open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
-from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: finetune(parse(given)))
+main = command(lambda given: finetune(parse(given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> TaskRunSettings:
@@ -89,7 +85,7 @@ def opened_job(
 
 def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFolder, TaskData]:
     """The encoder and the data of a run; raises `UserError` where they do not go together."""
-    tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    tracking_uri = settings.tracking.uri_of(storage.folder)
     encoder = open_encoder(settings.model, storage.folder, tracking_uri)
     refuse_encoder(settings, encoder)
     if isinstance(settings, FinetuneSettings) and settings.teacher is not None:

@@ -18,9 +18,9 @@ from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
-from workflows.command import run_command
+from workflows.command import command
 from workflows.output_folder import absolute_output
-from workflows.settings import CommandLineSettings, default_storage, parse_command_line
+from workflows.settings import StoreSettings, parse_command_line
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TEXTS_AT_ONCE = 512
 
 
-class MineSettings(CommandLineSettings):
+class MineSettings(StoreSettings):
     """Writes for each query of a split the passages that a model ranks highest, as JSONL.
 
     A line has `query`, `passage` (that belongs to it), `negatives` (that rank high and do not), and
@@ -98,18 +98,10 @@ class MineSettings(CommandLineSettings):
     depth: int = Field(default=100, ge=1, description="so many of the highest ranks are looked at")
     skip: int = Field(default=0, ge=0, description="ranks from the top that are never negatives")
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
-    storage: str = Field(
-        default_factory=default_storage, description="folder of runs and of the MLflow store"
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: mine(parse_command_line(MineSettings, given)))
+main = command(lambda given: mine(parse_command_line(MineSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def mine(settings: MineSettings) -> bool:
@@ -127,16 +119,13 @@ def mine(settings: MineSettings) -> bool:
     from workflows.evaluation.settings import with_options
     from workflows.finetuning.data import located
     from workflows.model_location import locate_model
-    from workflows.runs.tracker import default_tracking_uri
 
     asked = with_options(task, settings.options)
     assert isinstance(asked, TextEmbedding)
     examples = asked.examples(located(settings.data), settings.split)
     if not examples:
         raise UserError("no pairs", settings.data, "give some")
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri)
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
     predictor = load_predictor(folder, max_tokens=settings.max_tokens)
     lines, with_negatives = 0, 0
     with atomic_write(output) as beside, beside.open("w", encoding="utf-8") as file:

@@ -83,13 +83,20 @@ def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
 
     Raises `UserError` where there is none, and for a damaged one.
     """
-    from bert_core.model_folder import CONFIG, load_model_folder, weight_files  # loads torch
+    from bert_core.model_folder import load_model_folder  # loads torch
 
     source = located_model(model, storage, tracking_uri)
     path = source.folder
     config, loaded, tokenizer = load_model_folder(path)
+    heads, sha256 = tuple(loaded.heads), model_hash(path, tokenizer)
+    return EncoderFolder(path, config, tokenizer, sha256, heads, source.version)
+
+
+def model_hash(folder: Path, tokenizer: Tokenizer) -> str:
+    """The sha256 of what answers depend on in a model: vocabulary, settings and weights."""
+    from bert_core.model_folder import CONFIG, weight_files  # loads torch
+
     total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
-    for file in (path / CONFIG, *weight_files(path)):
+    for file in (folder / CONFIG, *weight_files(folder)):
         total.update(file_sha256(file).encode())
-    heads = tuple(loaded.heads)
-    return EncoderFolder(path, config, tokenizer, total.hexdigest(), heads, source.version)
+    return total.hexdigest()

@@ -40,6 +40,15 @@ def absolute_output(output: Path) -> Path:
     return output.absolute()
 
 
+def new_folder(output: Path) -> Path:
+    """The absolute folder of --output; raises `UserError` if it exists or cannot be made."""
+    output = absolute_output(output)
+    if output.exists():
+        raise UserError("the output exists already", str(output), "pass a new folder")
+    check_folder(output, "--output")
+    return output
+
+
 def files_hash(parts: Iterable[CorpusPart]) -> "hashlib._Hash":
     """The sha256 of names, sizes and times of the files of these parts; more may follow."""
     files = hashlib.sha256()

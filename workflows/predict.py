@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.text_parts import OF_ONE_START, TextInput, find_input, gathered, left_out
+from workflows.model_location import locate_model, model_hash
 from workflows.output_folder import files_hash
 from workflows.settings import parse_command_line
 
@@ -37,7 +38,7 @@ def predict(settings: PredictSettings) -> Path:
     given = find_input(settings, request.columns)
     plan = {
         "settings": settings.model_dump(mode="json", exclude={*OF_ONE_START}),
-        "model": _hash(folder, predictor),
+        "model": model_hash(folder, predictor.tokenizer),
         "files_sha256": files_hash(given.found).hexdigest(),
     }
     described = {
@@ -66,27 +67,9 @@ def predict(settings: PredictSettings) -> Path:
 
 def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
     from bert_core.predictor import load_predictor
-    from workflows.model_location import locate_model
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri).absolute()
-    return folder, load_predictor(folder, task_name=settings.task)
-
-
-def _hash(folder: Path, predictor: "Predictor") -> str:
-    """What predictions depend on in the model: its settings, weights and vocabulary."""
-    import hashlib
-
-    from bert_core.disk import file_sha256
-    from bert_core.model_folder import CONFIG, weight_files
-    from bert_core.tokenizer import tokenizer_hash
-
-    total = hashlib.sha256(tokenizer_hash(predictor.tokenizer).encode())
-    for file in (folder / CONFIG, *weight_files(folder)):
-        total.update(file_sha256(file).encode())
-    return total.hexdigest()
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
+    return folder.absolute(), load_predictor(folder, task_name=settings.task)
 
 
 def _index(
@@ -151,15 +134,9 @@ def _listed(before: str, found: Counter[str], num_texts: int | None = None) -> s
     return before + ", ".join(shown) if shown else ""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Predicts what the command line says; returns the exit code (see `run_command`)."""
-
-    def action() -> bool:
-        predict(parse_command_line(PredictSettings, arguments))
-        return True
-
-    return run_command(action)
+main = command(lambda given: bool(predict(parse_command_line(PredictSettings, given))))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -20,7 +20,7 @@ from bert_core.text.shards import HELDOUT_BYTES, ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, evaluation_parts, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import TokenizerKind
-from workflows.command import run_command
+from workflows.command import command
 from workflows.output_folder import (
     absolute_output,
     check_disk,
@@ -334,15 +334,9 @@ def _warnings(
     return lines
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Prepares what the command line says; returns the exit code (see `run_command`)."""
-
-    def action() -> bool:
-        prepare(parse_command_line(PrepareSettings, arguments))
-        return True
-
-    return run_command(action)
+main = command(lambda given: bool(prepare(parse_command_line(PrepareSettings, given))))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -17,7 +17,7 @@ from bert_core.settings import RowSettings
 from bert_core.text.pairs import RowPlanner
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
-from workflows.command import run_command
+from workflows.command import command
 from workflows.pretraining.job import (
     PretrainingJob,
     Start,
@@ -40,12 +40,14 @@ from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.settings import given_option, parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
+main = command(lambda given: pretrain(parse(given)) is not None)
+"""Runs the command; returns its exit code (see `run_command`)."""
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    settings_class = AdaptSettings if given_option(given, "preset") == ADAPT else PretrainSettings
-    return run_command(lambda: bool(pretrain(parse_command_line(settings_class, given))))
+
+def parse(arguments: Sequence[str]) -> PretrainSettings:
+    """The settings: those of an adaptation, or of pre-training."""
+    kind = AdaptSettings if given_option(arguments, "preset") == ADAPT else PretrainSettings
+    return parse_command_line(kind, arguments)
 
 
 def pretrain(settings: PretrainSettings) -> RunFolder | None:

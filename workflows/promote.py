@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from bert_core.errors import UserError, nearest
-from workflows.command import run_command
+from workflows.command import command
 from workflows.promotion.decision import HistorySettings, PromoteSettings, RollbackSettings
 from workflows.settings import parse_command_line
 
@@ -16,10 +16,8 @@ ACTIONS = ("promote", "rollback", "history")
 """The optional first word; promote by default."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`), 3 if the gate refuses."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: run(given))
+main = command(lambda given: run(given))
+"""Runs the command; returns its exit code (see `run_command`), 3 if the gate refuses."""
 
 
 def run(arguments: Sequence[str]) -> bool:

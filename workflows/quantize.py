@@ -4,22 +4,17 @@ The loss of quality is measured on the data, printed, and written to the folder'
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from bert_core.errors import UserError
-from workflows.command import run_command
-from workflows.output_folder import absolute_output, check_folder
+from workflows.command import command
+from workflows.output_folder import new_folder
 from workflows.quantization.settings import QuantizeSettings
 from workflows.settings import parse_command_line
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: quantize(parse_command_line(QuantizeSettings, given)))
+main = command(lambda given: quantize(parse_command_line(QuantizeSettings, given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def quantize(settings: QuantizeSettings) -> bool:
@@ -27,17 +22,11 @@ def quantize(settings: QuantizeSettings) -> bool:
 
     Raises `UserError` for wrong input, before anything is written.
     """
-    output = absolute_output(settings.output)
-    if output.exists():
-        raise UserError("the output exists already", str(output), "pass a new folder")
-    check_folder(output, "--output")
+    output = new_folder(settings.output)
     from workflows.model_location import locate_model
     from workflows.quantization.loss import measured_loss, write_quantized
-    from workflows.runs.tracker import default_tracking_uri
 
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    folder = locate_model(settings.model, storage, tracking_uri)
+    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
     loss = measured_loss(settings, folder)
     print(loss.text)
     write_quantized(folder, output, loss)

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -12,12 +11,11 @@ from pydantic_settings import CliPositionalArg
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
-from workflows.command import run_command
-from workflows.runs.tracker import default_tracking_uri
-from workflows.settings import CommandLineSettings, default_storage, parse_command_line
+from workflows.command import command
+from workflows.settings import StoreSettings, parse_command_line
 
 
-class LineageSettings(CommandLineSettings):
+class LineageSettings(StoreSettings):
     """Prints the lineage of a registered model: run, code, settings, data, encoder, back to text.
 
     One paragraph for each model, starting with the version itself.
@@ -37,19 +35,10 @@ class LineageSettings(CommandLineSettings):
         description="NAME@ALIAS or NAME/3, with or without models:/"
     )
     json_: bool = Field(default=False, alias="json", description="print everything as JSON")
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _command(given)(given[1:]))
+main = command(lambda given: _command(given)(given[1:]))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
@@ -66,8 +55,7 @@ def _lineage(arguments: Sequence[str]) -> bool:
     # Not at the top: it loads torch, which --help does not need.
     from workflows.versions.lineage import chain_lines, trace
 
-    storage = Path(settings.storage).expanduser()
-    entries = trace(settings.model, settings.tracking_uri or default_tracking_uri(storage))
+    entries = trace(settings.model, settings.mlflow_uri)
     if settings.json_:
         print(json.dumps([asdict(entry) for entry in entries], indent=1, ensure_ascii=False))
     else:

@@ -18,8 +18,8 @@ from bert_core.errors import UserError
 from workflows.command import REFUSED, run_command
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import Storage, open_storage
-from workflows.runs.tracker import default_tracking_uri, without_machine_paths
-from workflows.settings import CommandLineSettings, default_storage, parse_command_line, validated
+from workflows.runs.tracker import without_machine_paths
+from workflows.settings import StoreSettings, default_storage, parse_command_line, validated
 
 if TYPE_CHECKING:
     from workflows.finetuning.settings import TaskRunSettings
@@ -32,7 +32,7 @@ DIFFERENT = REFUSED
 """Exit code for different figures."""
 
 
-class ReproduceSettings(CommandLineSettings):
+class ReproduceSettings(StoreSettings):
     """Reproduces a finished run from its recorded settings and compares all its figures.
 
     Refuses if data, encoder or the training code have changed, and says how they differ. After an
@@ -108,9 +108,6 @@ class ReproduceSettings(CommandLineSettings):
         default_factory=default_storage,
         description="folder or address of runs and the MLflow store",
     )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )
     fresh: bool = Field(
         default=False, description="rename an earlier attempt of this name and start over"
     )
@@ -154,8 +151,7 @@ def reproduce(settings: ReproduceSettings) -> "Comparison | None":
     from workflows.reproduction.recorded_run import journal_values, read_recorded_run
 
     storage = open_storage(settings.storage)
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage.folder)
-    recorded = read_recorded_run(settings.run, storage.folder, tracking_uri)
+    recorded = read_recorded_run(settings.run, storage.folder, settings.mlflow_uri)
     attempt = attempt_at(recorded, settings, storage)
     print(f"recorded {recorded.name}, {len(recorded.values):,} figures")
     print("\n".join(map(str, attempt.findings)), flush=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSettingsSource
 from pydantic_settings.exceptions import SettingsError
@@ -30,8 +30,9 @@ from bert_core.command_help import (
     program_name,
     show_help,
 )
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from bert_core.strict_files import MAX_YAML_BYTES, parse_yaml, read_bounded
+from serving.registry import default_tracking_uri
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -92,6 +93,43 @@ class CommandLineSettings(BaseSettings):
 def default_storage() -> str:
     """The folder of runs, models and the MLflow store where no other is given."""
     return str(Path.home() / ".bertline")
+
+
+def storage_folder(storage: str) -> Path:
+    """The storage folder on this machine: of a URI its working copy, the same for each start."""
+    if "://" not in storage:
+        return Path(storage).expanduser().absolute()
+    uri = storage.rstrip("/")
+    slug = re.sub(r"[^\w.]+", "-", uri.partition("?")[0])[:48].strip("-")
+    digest = hashlib.sha256(uri.encode()).hexdigest()[:8]
+    return Path.home() / ".bertline" / "copies" / f"{slug}-{digest}"
+
+
+class StoreSettings(CommandLineSettings):
+    """Where a command finds models and runs, by name and at MLflow."""
+
+    storage: str = Field(
+        default_factory=default_storage,
+        description="folder of runs, fetched models and the MLflow store",
+    )
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow tracking URI; by default the store under --storage"
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - pydantic's signature
+        for name in StoreSettings.model_fields:  # last in --help, after what a command is about
+            cls.model_fields[name] = cls.model_fields.pop(name)
+
+    @property
+    def storage_folder(self) -> Path:
+        """The storage folder on this machine."""
+        return storage_folder(self.storage)
+
+    @property
+    def mlflow_uri(self) -> str:
+        """The tracking URI: the one given, or that of the store under --storage."""
+        return self.tracking_uri or default_tracking_uri(self.storage_folder)
 
 
 def parse_command_line(settings_class: type[Settings], arguments: Sequence[str]) -> Settings:
@@ -161,8 +199,8 @@ def validated(settings_class: type[Settings], values: dict[str, Any], origin: st
         if first["type"] == "extra_forbidden":
             near = nearest(where, field_names(settings_class))
             raise UserError(f"unknown setting{near}", where, "see --help") from error
-        message = first["msg"].removeprefix("Value error, ")
-        raise UserError(message, f"--{where}" if where else origin, "see --help") from error
+        where = f"--{where}" if where else origin
+        raise UserError(refusal(error), where, "see --help") from error
 
 
 def field_names(model: type[BaseModel], prefix: str = "", *, kind: type | None = None) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workflows.command import run_command
+from workflows.command import command
 from workflows.finetuning.settings import task_and_approach
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from workflows.sweeps.sweep import Sweep
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: tune(parse(given)))
+main = command(lambda given: tune(parse(given)))
+"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> TuneSettings:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from bert_core.strict_files import line_of, read_strict_yaml
 
 if TYPE_CHECKING:
@@ -194,8 +194,7 @@ def _user_error(error: ValidationError, path: Path, root: "Node") -> UserError:
         known = _fields_at(place[:-1])
         return UserError(f"unknown key {name}{nearest(name, known)}", where, ", ".join(known))
     named = ".".join(str(part) for part in place if part not in KINDS)
-    message = first["msg"].removeprefix("Value error, ")
-    return UserError(f"{named}: {message}", where, "see docs/behavioural_checks.md")
+    return UserError(f"{named}: {refusal(error)}", where, "see docs/behavioural_checks.md")
 
 
 def _fields_at(place: Sequence[str | int]) -> list[str]:

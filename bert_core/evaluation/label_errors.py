@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, require
 from bert_core.text.rng import IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -63,11 +63,7 @@ class LabelErrors:
 
 def refuse_without_cleanlab() -> None:
     """Raises `UserError` where the library is not installed."""
-    try:
-        import cleanlab.filter  # noqa: F401
-    except ImportError as error:
-        remedy = "in the checkout: pip install -e '.[audit]'"
-        raise UserError("cleanlab is not installed", "label errors", remedy) from error
+    require("{} is not installed", "cleanlab", where="label errors", extra="audit")
 
 
 @contextmanager

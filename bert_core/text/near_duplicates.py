@@ -6,12 +6,11 @@ share a band of slots are compared (locality-sensitive hashing, Indyk and Motwan
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_core.errors import UserError
+from bert_core.errors import require
 from bert_core.text.word_ngrams import Words
 
 NUM_SLOTS = 128
@@ -24,12 +23,8 @@ _PAIRS_AT_ONCE, _DOCUMENTS_AT_ONCE = 1 << 16, 1 << 12
 
 def require_minhash() -> None:
     """Raises `UserError` where the library is not installed; imports nothing."""
-    if find_spec("rensa") is None:
-        raise UserError(
-            "near-duplicates need the package `rensa`",
-            "--near_duplicates",
-            "in the checkout: pip install -e '.[corpus]'",
-        )
+    what = "near-duplicates need the package `{}`"
+    require(what, "rensa", where="--near_duplicates", extra="corpus")
 
 
 def rows_of_a_band(threshold: float) -> int:

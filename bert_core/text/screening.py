@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from bert_core.errors import NoSuchSplitError, UserError, nearest
+from bert_core.errors import NoSuchSplitError, UserError, nearest, require
 from bert_core.text import near_duplicates
 from bert_core.text.pieces import Piece, read_hashes, read_piece
 from bert_core.text.quality import first_failure
@@ -79,12 +78,8 @@ class Screening:
 
 def require_languages(languages: Iterable[str], option: str = "--keep_languages") -> None:
     """Raises `UserError` where the library is not installed, or does not know a language."""
-    if find_spec("py3langid") is None:
-        raise UserError(
-            "telling languages apart needs the package `py3langid`",
-            option,
-            "in the checkout: pip install -e '.[corpus]'",
-        )
+    what = "telling languages apart needs the package `{}`"
+    require(what, "py3langid", where=option, extra="corpus")
     known = sorted(_identifier().labels)
     for language in languages:
         if language not in known:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from bert_core.errors import UserError, nearest
 from serving.engine import Engine
@@ -25,7 +25,7 @@ from serving.rollout.aliases import Address, Role, Slot, VariantSource
 from serving.rollout.controller import Controller
 from serving.rollout.traffic import source_of
 from serving.rollout.watcher import Coordination
-from serving.schemas import example
+from serving.schemas import Closed, example
 
 _TRAFFIC = "/admin/traffic"
 _VARIANT = _TRAFFIC + "/{name:path}/{role}"
@@ -109,12 +109,10 @@ RegisteredAddress = Annotated[
 ]
 
 
-class VariantRequest(BaseModel):
+class VariantRequest(Closed):
     """The version that becomes a model's canary or shadow, and its share of the requests."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False) | example(
-        model="models:/mrpc@challenger", share=0.1
-    )
+    model_config = example(model="models:/mrpc@challenger", share=0.1)
 
     model: RegisteredAddress | None = Field(
         default=None, description="without it only the share of the current version changes"
@@ -337,7 +335,7 @@ class Deliveries:
 class WebhookEvent(BaseModel):
     """An event at MLflow: the fields that are read here."""
 
-    model_config = ConfigDict() | example(
+    model_config = example(
         entity="model_version_alias",
         action="created",
         timestamp="2026-01-31T12:00:00+00:00",

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.sentence_pooling import SentencePooling
-from bert_core.interface import OverflowOrError
+from bert_core.interface import OverflowOrError, ScoredLabel
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.task import FloatArray
@@ -24,7 +24,7 @@ from serving.errors import RequestError, foreign_refusals
 from serving.models import ServedModel
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
 from serving.routes.tasks import base64_of
-from serving.schemas import InputText, ListOf, TokenId, example
+from serving.schemas import Closed, InputText, ListOf, TokenId, example
 from serving.validation import Inputs, check_pairs, cutting, texts_or_ids
 
 
@@ -115,13 +115,11 @@ def with_prompt(
 Side = Literal["Left", "left", "Right", "right"]
 
 
-class TEIRequest(BaseModel):
+class TEIRequest(Closed):
     """What all of its requests have.
 
     Here as in the shapes of Hugging Face and OpenAI, null stands for a field that is left out.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     truncate: bool | None = Field(
         default=None, description="whether a text that is too long is cut; else it is refused"
@@ -171,34 +169,21 @@ class PredictRequest(TEIRequest):
     raw_scores: bool | None = Field(default=False, description="what the model says, as it is")
 
 
-class Prediction(BaseModel):
-    """A label and its score."""
-
-    label: str
-    score: float
-
-
-class Compared(BaseModel):
+class Compared(Closed):
     """A text, and those that it is compared with."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     source_sentence: InputText
     sentences: ListOf[InputText]
 
 
-class _SimilarityParameters(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    truncate: bool | None = None
-    truncation_direction: Side | None = "Right"
+class _SimilarityParameters(TEIRequest):
     prompt_name: PromptName = None
 
 
-class TEISimilarityRequest(BaseModel):
+class TEISimilarityRequest(Closed):
     """Texts to be compared."""
 
-    model_config = ConfigDict(extra="forbid", strict=True) | example(
+    model_config = example(
         inputs={
             "source_sentence": "A cat sleeps.",
             "sentences": ["A kitten naps.", "The bank raised its rates."],
@@ -232,7 +217,7 @@ class EmbeddingsInferenceRoutes(Routes):
         for path, handler, answer in (
             ("/embed", self.embed, list[list[float]]),
             ("/embed_all", self.embed_all, list[list[list[float]]]),
-            ("/predict", self.predict, list[Prediction] | list[list[Prediction]]),
+            ("/predict", self.predict, list[ScoredLabel] | list[list[ScoredLabel]]),
             ("/similarity", self.similarity, list[float]),
         ):
             router.add_api_route(
@@ -348,12 +333,10 @@ def overflow_of(request: _Truncation) -> OverflowOrError:
     return "left" if (request.truncation_direction or "right").lower() == "left" else "right"
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(Closed):
     """Texts, or their tokens, whose vectors are wanted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True) | example(
-        model="minilm", input=["A cat sleeps.", "The bank raised its rates."]
-    )
+    model_config = example(model="minilm", input=["A cat sleeps.", "The bank raised its rates."])
 
     input: (
         InputText

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from bert_core.interface import Aggregation, OverflowOrError
+from bert_core.interface import Aggregation, OverflowOrError, ScoredLabel
 from bert_core.masked_language_model import FillMask, target_ids
 from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.answers import BoundedQuestions, LabelScores
@@ -38,28 +38,26 @@ from serving.routes.embeddings import (
 )
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
 from serving.routes.tasks import base64_of, check_masks, text_or_pair, usable_aggregation
-from serving.schemas import InputText, ListOf, Targets, TextPair, example
+from serving.schemas import Closed, InputText, ListOf, QuestionInContext, Targets, TextPair, example
 from serving.validation import Inputs, check_pairs, cutting
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+class HuggingFaceRequest(Closed):
+    """What all requests have."""
 
-
-class _Request(_Closed):
     options: dict[str, Any] | None = Field(
         default=None, description="of the hosted service (wait_for_model …); nothing to do here"
     )
 
 
-class TextClassificationParameters(_Closed):
+class TextClassificationParameters(Closed):
     """How scores are made, and how many are wanted."""
 
     function_to_apply: ScoreFunction | None = None
     top_k: Annotated[int, Field(ge=1)] | None = None
 
 
-class TextClassificationRequest(_Request):
+class TextClassificationRequest(HuggingFaceRequest):
     """Texts or pairs to be classified."""
 
     model_config = example(inputs="A joy from start to end.", parameters={"top_k": 2})
@@ -68,14 +66,7 @@ class TextClassificationRequest(_Request):
     parameters: TextClassificationParameters | None = None
 
 
-class LabelScore(BaseModel):
-    """A label and its score."""
-
-    label: str
-    score: float
-
-
-class TokenClassificationParameters(_Closed):
+class TokenClassificationParameters(Closed):
     """How sub-words are joined; a stride asks for windows over long texts."""
 
     aggregation_strategy: Aggregation | None = None
@@ -83,7 +74,7 @@ class TokenClassificationParameters(_Closed):
     stride: Annotated[int, Field(ge=0)] | None = None
 
 
-class TokenClassificationRequest(_Request):
+class TokenClassificationRequest(HuggingFaceRequest):
     """Texts whose entities are wanted."""
 
     model_config = example(inputs="Angela Merkel took the train from Berlin to Wolfsburg.")
@@ -103,14 +94,7 @@ class TaggedEntity(BaseModel):
     end: int
 
 
-class QuestionInputs(_Closed):
-    """A question and its context."""
-
-    question: InputText
-    context: InputText
-
-
-class QuestionAnsweringParameters(_Closed):
+class QuestionAnsweringParameters(Closed):
     """Which answers are wanted, and how long contexts are read."""
 
     top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -124,7 +108,7 @@ class QuestionAnsweringParameters(_Closed):
     align_to_words: bool | None = None
 
 
-class QuestionAnsweringRequest(_Request):
+class QuestionAnsweringRequest(HuggingFaceRequest):
     """A question to be answered from its context, or several."""
 
     model_config = example(
@@ -134,7 +118,7 @@ class QuestionAnsweringRequest(_Request):
         }
     )
 
-    inputs: QuestionInputs | ListOf[QuestionInputs]
+    inputs: QuestionInContext | ListOf[QuestionInContext]
     parameters: QuestionAnsweringParameters | None = None
 
 
@@ -147,7 +131,7 @@ class AnswerElement(BaseModel):
     end: int
 
 
-class FeatureExtractionParameters(_Closed):
+class FeatureExtractionParameters(Closed):
     """How vectors are made; the specification has these fields beside `inputs`, clients inside."""
 
     normalize: bool | None = None
@@ -168,14 +152,14 @@ class FeatureExtractionRequest(FeatureExtractionParameters):
     options: dict[str, Any] | None = None
 
 
-class FillMaskParameters(_Closed):
+class FillMaskParameters(Closed):
     """How many words for each [MASK], and among which."""
 
     top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
     targets: Targets | None = None
 
 
-class HuggingFaceFillMaskRequest(_Request):
+class HuggingFaceFillMaskRequest(HuggingFaceRequest):
     """Texts with `[MASK]`."""
 
     model_config = example(inputs="The capital of France is [MASK].")
@@ -193,7 +177,7 @@ class FilledElement(BaseModel):
     token_str: str
 
 
-class SentenceSimilarityRequest(_Request):
+class SentenceSimilarityRequest(HuggingFaceRequest):
     """Sentences to be compared with one."""
 
     model_config = example(
@@ -222,7 +206,7 @@ class HuggingFaceRoutes(Routes):
         router = APIRouter(tags=["Hugging Face"], dependencies=[Depends(refuse_unknown_parameters)])
         elements = list[FilledElement]
         for task, handler, answer in (
-            ("text-classification", self.text_classification, list[list[LabelScore]]),
+            ("text-classification", self.text_classification, list[list[ScoredLabel]]),
             (
                 "token-classification",
                 self.token_classification,

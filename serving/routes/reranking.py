@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from bert_core.interface import Answer, OverflowOrError
 from bert_core.tasks.answers import LabelScores
@@ -19,19 +19,15 @@ from bert_core.tasks.reranking import Reranking
 from serving.engine import Prediction
 from serving.errors import foreign_refusals
 from serving.models import RERANKING, ServedModel
-from serving.routes.embeddings import OR_TRUNCATE, Side, TEIRefusal, overflow_of
+from serving.routes.embeddings import OR_TRUNCATE, TEIRefusal, TEIRequest, overflow_of
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
-from serving.schemas import InputText, ListOf, ModelAnswer, example
+from serving.schemas import Closed, InputText, ListOf, ModelAnswer, example
 from serving.validation import Inputs, cutting
 
 _REFUSALS = (400, 404, 408, 413, 415, 422, 429, 503)
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class TEIRerankRequest(_Request):
+class TEIRerankRequest(TEIRequest):
     """A query, and texts to be ordered."""
 
     model_config = example(
@@ -41,12 +37,6 @@ class TEIRerankRequest(_Request):
 
     query: InputText
     texts: Annotated[ListOf[InputText], Field(min_length=1)]
-    truncate: bool | None = Field(
-        default=None, description="whether a pair that is too long is cut; else it is refused"
-    )
-    truncation_direction: Side | None = Field(
-        default="Right", description="on which side it is cut"
-    )
     raw_scores: bool | None = Field(default=False, description="what the model says, as it is")
     return_text: bool | None = Field(default=False, description="whether answers have the texts")
 
@@ -59,13 +49,13 @@ class Rank(BaseModel):
     text: str | None = None
 
 
-class Document(_Request):
+class Document(Closed):
     """A text."""
 
     text: InputText
 
 
-class RerankRequest(_Request):
+class RerankRequest(Closed):
     """A query, and documents to be ordered."""
 
     model_config = example(
@@ -87,7 +77,7 @@ class RerankRequest(_Request):
     raw_scores: bool = Field(default=False, description="what the model says, as it is")
 
 
-class RerankV2Request(_Request):
+class RerankV2Request(Closed):
     """A query, and documents to be ordered."""
 
     model_config = example(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from bert_core.interface import Classified, OverflowOrError, ScoredLabel
 from bert_core.tasks.answers import LabelScores
@@ -18,7 +18,7 @@ from serving.engine import Prediction
 from serving.errors import RequestError, foreign_refusals
 from serving.models import ENTAILMENT
 from serving.routes.embeddings import best_scores
-from serving.routes.hugging_face import HuggingFaceRefusal, LabelScore
+from serving.routes.hugging_face import HuggingFaceRefusal, HuggingFaceRequest
 from serving.routes.json_routes import (
     Routes,
     answered,
@@ -26,7 +26,7 @@ from serving.routes.json_routes import (
     read_headers,
     refuse_unknown_parameters,
 )
-from serving.schemas import ClassifyAnswer, InputText, ListOf, Request, example
+from serving.schemas import ClassifyAnswer, Closed, InputText, ListOf, Request, example
 from serving.validation import Inputs, check_item_count, cutting
 
 Labels = Annotated[ListOf[InputText], Field(min_length=1, max_length=1000)]
@@ -51,27 +51,24 @@ class ZeroShotRequest(Request):
     )
 
 
-class ZeroShotParameters(BaseModel):
+class ZeroShotParameters(Closed):
     """The labels, and what they say of a text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     candidate_labels: Labels
     hypothesis_template: Template | None = None
     multi_label: bool | None = None
 
 
-class HuggingFaceZeroShotRequest(BaseModel):
+class HuggingFaceZeroShotRequest(HuggingFaceRequest):
     """A text to be classified by labels of any kind, or several."""
 
-    model_config = ConfigDict(extra="forbid", strict=True) | example(
+    model_config = example(
         inputs="The striker scored twice in the second half.",
         parameters={"candidate_labels": ["sports", "politics", "cooking"]},
     )
 
     inputs: InputText | ListOf[InputText]
     parameters: ZeroShotParameters
-    options: dict[str, Any] | None = None
 
 
 class ZeroShotRoutes(Routes):
@@ -86,7 +83,7 @@ class ZeroShotRoutes(Routes):
             methods=["POST"],
             tags=["Hugging Face"],
             dependencies=[Depends(refuse_unknown_parameters)],
-            response_model=list[LabelScore] | list[list[LabelScore]],
+            response_model=list[ScoredLabel] | list[list[ScoredLabel]],
             responses=foreign_refusals(
                 HuggingFaceRefusal, (400, 404, 408, 413, 415, 422, 429, 500, 503)
             ),

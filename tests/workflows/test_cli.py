@@ -57,7 +57,7 @@ def test_help_fits_a_screen_and_lists_every_command():
     commands = {
         path.stem.replace("_", "-")
         for path in (REPOSITORY / "workflows").glob("*.py")
-        if "\ndef main(" in path.read_text(encoding="utf-8") and path.stem != "cli"
+        if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8") and path.stem != "cli"
     }
     assert commands | {"serve", "completion"} | {*cli.PRESETS} == set(cli.VERBS)
     assert [line[11:].split()[0] for line in lines[2:-2]] == list(cli.VERBS)

@@ -24,7 +24,8 @@ from workflows.messages import Outcome
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.journal import Journal, JournalReader
 from workflows.runs.sender import verify_exactly_once
-from workflows.runs.storage import RemoteFolder, RemoteRun, working_copy
+from workflows.runs.storage import RemoteFolder, RemoteRun
+from workflows.settings import storage_folder
 
 RECIPE = {"seed": 0}
 JOURNAL = "journal.jsonl"
@@ -382,7 +383,7 @@ def test_a_run_whose_machine_is_lost_goes_on_on_another(tmp_path, corpus, uri):
 
     def on(home, **changed):
         """The same command with another home folder, hence with a cluster and a copy of its own."""
-        copy = tmp_path / home / working_copy(uri).relative_to(Path.home())
+        copy = tmp_path / home / storage_folder(uri).relative_to(Path.home())
         environment = {"HOME": str(tmp_path / home)}
         return Run(copy, "run", corpus, steps, settings | {"storage": uri} | changed, environment)
 

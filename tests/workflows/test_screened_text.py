@@ -98,7 +98,7 @@ def test_rules_that_cannot_be_applied_are_refused(option, expected, tmp_path, ca
 
 
 def test_a_missing_library_is_named_with_what_installs_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bert_core.text.near_duplicates.find_spec", lambda _: None)
+    monkeypatch.setattr("bert_core.errors.find_spec", lambda _: None)
     (path,) = write_texts(tmp_path / "texts", 1)
     output = tmp_path / "out"
     code, _, err = run(capsys, "--text", path, "--output", output, "--near_duplicates", 0.8)

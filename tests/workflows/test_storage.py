@@ -9,7 +9,8 @@ from storage_addresses import folder_address
 
 from bert_core.errors import UserError
 from workflows.pretrain import main
-from workflows.runs.storage import RemoteFolder, open_storage, working_copy
+from workflows.runs.storage import RemoteFolder, open_storage
+from workflows.settings import storage_folder
 
 
 @pytest.fixture
@@ -33,14 +34,14 @@ def test_an_address_has_one_working_copy_on_a_machine(uri, tmp_path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     storage = open_storage(uri)
     assert storage.uri == uri and storage.folder.parent == tmp_path / ".bertline" / "copies"
-    assert storage.folder == working_copy(uri) != working_copy(uri.replace("where", "there"))
+    assert storage.folder == storage_folder(uri) != storage_folder(uri.replace("where", "there"))
     assert storage.folder.name.startswith(uri.partition(":")[0] + "-")
     assert not storage.folder.exists()
     assert RemoteFolder(uri).names("") == [], "the trial leaves nothing"
 
 
 def test_a_trailing_slash_makes_no_other_copy():
-    assert working_copy("gs://bucket/runs/") == working_copy("gs://bucket/runs")
+    assert storage_folder("gs://bucket/runs/") == storage_folder("gs://bucket/runs")
 
 
 def test_files_come_and_go(uri, content, tmp_path):

@@ -2,14 +2,13 @@
 
 import os
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import ray
 from ray.util import placement_group_table
 from ray.util.tpu import get_num_tpu_slices
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, require
 from workflows.clusters.channel import WorkerStatus
 from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import connect
@@ -52,13 +51,9 @@ def refuse_missing_packages() -> None:
     Ray would start workers without it again and again; JAX itself is left alone, for it would
     take the TPU away from them.
     """
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"training on TPU needs {', '.join(missing)}",
-            "not installed here",
-            "in the checkout on every machine: pip install -e '.[tpu]'",
-        )
+    place = "in the checkout on every machine"
+    what, where = "training on TPU needs {}", "not installed here"
+    require(what, *_PACKAGES, where=where, extra="tpu", place=place)
 
 
 def refuse_missing_slices(settings: ClusterSettings) -> None:

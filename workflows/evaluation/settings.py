@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from bert_core.command_help import Example, Guide
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from workflows.runs.mlflow_run import ReportFolder
-from workflows.settings import MODEL_PLACES, CommandLineSettings, default_storage, split_list
+from workflows.settings import MODEL_PLACES, StoreSettings, split_list
 
 if TYPE_CHECKING:
     from bert_core.tasks.task import Task
@@ -21,7 +21,7 @@ OF_ONE_MODEL = (
 """The settings that say nothing to a suite."""
 
 
-class EvaluateSettings(CommandLineSettings):
+class EvaluateSettings(StoreSettings):
     """Measures a fine-tuned model: metrics with intervals, slices, calibration, mistakes.
 
     Or with --suite glue a folder of models, one for each task of GLUE: the table of Devlin et al.
@@ -103,13 +103,6 @@ class EvaluateSettings(CommandLineSettings):
     )
     seed: int = Field(default=0, ge=0, description="seed of the bootstrap samples")
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs and of the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )
 
     @model_validator(mode="after")
     def _one_model_or_a_suite(self) -> Self:
@@ -149,8 +142,7 @@ def with_options(task: "Task", options: Mapping[str, str]) -> "Task":
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise UserError(message, f"--options {where}", "give another value") from error
+        raise UserError(refusal(error), f"--options {where}", "give another value") from error
     refuse_ignored_options(changed, options)
     if (changed.head, changed.labels, changed.problem_type) != (
         task.head,

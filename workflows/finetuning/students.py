@@ -16,7 +16,6 @@ from bert_core.tasks.metrics import readable_metric
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FinetuneSettings
 from workflows.model_location import locate_model, model_name
-from workflows.runs.tracker import default_tracking_uri
 
 NUM_TEXTS = 50
 """Dev examples that latency is the median over; each model answers each of them in turn."""
@@ -105,8 +104,7 @@ def measure_models(
 
 def compared_model(settings: FinetuneSettings, storage: Path) -> Path:
     """The folder of --compare; raises `UserError` where there is none, or one without a task."""
-    tracking_uri = settings.tracking.uri or default_tracking_uri(storage)
-    return locate_model(str(settings.compare), storage, tracking_uri)
+    return locate_model(str(settings.compare), storage, settings.tracking.uri_of(storage))
 
 
 def refuse_compared(settings: FinetuneSettings, labels: Sequence[str], storage: Path) -> None:

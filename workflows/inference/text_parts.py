@@ -28,7 +28,7 @@ from bert_core.text.sources import CorpusError, CorpusPart, UnreadableFileError,
 from bert_core.text.texts import TextPart, divide, read_records
 from workflows.output_folder import WorkKeptError, absolute_output, is_finished, work_folder
 from workflows.progress import ProgressLine, duration
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.settings import StoreSettings
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ OF_ONE_START = (
 """The settings that may change when a command goes on: results depend on the others."""
 
 
-class TextPartsSettings(CommandLineSettings):
+class TextPartsSettings(StoreSettings):
     """What is read, by which model, and by how many processes."""
 
     model: str
@@ -86,13 +86,6 @@ class TextPartsSettings(CommandLineSettings):
         ge=1,
         description="size of a part, the unit of resuming; by default 1/64 of the input, 32 to 512"
         " KiB",
-    )
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs and of the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
     fresh: bool = Field(
         default=False, description="start over; what stands in the output folder is renamed"

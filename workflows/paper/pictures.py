@@ -40,7 +40,6 @@ from workflows.paper.suite_settings import PicturesSettings, Projection
 from workflows.reporting.figures import GREY, INK, Figure, inline_figure, new_figure, save_picture
 from workflows.reporting.render import Cell, Figures, Page, Part, Row, Section, Table, write_page
 from workflows.runs.mlflow_run import log_report
-from workflows.runs.tracker import default_tracking_uri
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -86,9 +85,7 @@ def draw_pictures(settings: PicturesSettings) -> bool:
 
     Raises `UserError` before anything is written.
     """
-    storage = Path(settings.storage).expanduser()
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    encoder = open_encoder(settings.model, storage, tracking_uri)
+    encoder = open_encoder(settings.model, settings.storage_folder, settings.mlflow_uri)
     layers = layers_of_map(settings, encoder.config.num_hidden_layers)
     examples = read_examples(settings)
     extractor = opened(settings, encoder, layers, "word")
@@ -138,7 +135,7 @@ def draw_pictures(settings: PicturesSettings) -> bool:
     print(f"report   {settings.report / REPORT}, {len(pictures)} pictures")
     log_report(
         [settings.report / each for each in (REPORT, PAGE, RESULT, *pictures)],
-        tracking_uri=tracking_uri,
+        tracking_uri=settings.mlflow_uri,
         experiment=settings.experiment,
         run_name=name,
         params={"model": settings.model, "data": settings.data, "split": settings.split}

@@ -8,10 +8,10 @@ from bert_core.command_help import Example, Guide
 from workflows.clusters.settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
 from workflows.runs.mlflow_run import ReportFolder
-from workflows.settings import MODEL_PLACES, ONE_PER_ARGUMENT, CommandLineSettings, default_storage
+from workflows.settings import MODEL_PLACES, ONE_PER_ARGUMENT, StoreSettings
 
 
-class Table7Settings(CommandLineSettings):
+class Table7Settings(StoreSettings):
     """Reproduces Table 7 of the paper: fine-tuning and six strategies of features, on NER.
 
     Each seed of each row is a run of its own under the storage folder; after a kill the
@@ -81,13 +81,6 @@ class Table7Settings(CommandLineSettings):
         default="float32", description="type of matrix products"
     )
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs, features and the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )
 
     @field_validator("cluster")
     @classmethod
@@ -99,7 +92,7 @@ Projection = Literal["pca", "tsne"]
 """How states are drawn in two dimensions."""
 
 
-class PicturesSettings(CommandLineSettings):
+class PicturesSettings(StoreSettings):
     """Draws what an encoder has learned: attention, a map of words or texts, neighbours.
 
     They are files, and artifacts of a run at MLflow.
@@ -178,10 +171,3 @@ class PicturesSettings(CommandLineSettings):
     seed: int = Field(default=0, ge=0, description="decides which examples and points are drawn")
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
     experiment: str = Field(default="pictures", description="the MLflow experiment of the run")
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs and of the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )

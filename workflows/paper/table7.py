@@ -70,7 +70,6 @@ from workflows.reporting.render import (
 )
 from workflows.runs.mlflow_run import log_report
 from workflows.runs.storage import Storage, open_storage
-from workflows.runs.tracker import default_tracking_uri
 from workflows.training.job import train_and_register
 from workflows.training.run_settings import CheckpointSettings
 
@@ -137,8 +136,7 @@ def measure_table7(settings: Table7Settings) -> bool:
     Raises `UserError` for wrong settings or data.
     """
     storage = open_storage(settings.storage)
-    tracking_uri = settings.tracking_uri or default_tracking_uri(storage.folder)
-    encoder = open_encoder(settings.model, storage.folder, tracking_uri)
+    encoder = open_encoder(settings.model, storage.folder, settings.mlflow_uri)
     names = rows_to_measure(settings, encoder.config.num_hidden_layers)
     print(f"encoder  {encoder.path}")
     print(f"runs     {len(names)} rows and layers of {settings.seeds} seeds: {', '.join(names)}")
@@ -158,7 +156,7 @@ def measure_table7(settings: Table7Settings) -> bool:
             print(f"report   {folder / REPORT}, {RESULT}")
         log_report(
             [folder / each for each in (REPORT, PAGE, RESULT, F1_BY_LAYER, LAYER_WEIGHTS)],
-            tracking_uri=tracking_uri,
+            tracking_uri=settings.mlflow_uri,
             experiment=EXPERIMENT,
             run_name=f"table7-{model_name(encoder.path)}",
             params=settings.model_dump(mode="json", exclude=_NOT_OF_THE_TABLE)

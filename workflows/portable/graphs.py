@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, require
 from bert_core.portable import INPUTS, PaddedModel
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
@@ -45,13 +44,8 @@ _PACKAGES: dict[Format, tuple[str, ...]] = {
 
 def refuse_missing_packages(format: Format) -> None:  # noqa: A002 - the option's name
     """Raises `UserError` where the extra `export` is not installed; imports nothing."""
-    missing = [name for name in _PACKAGES[format] if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"--format {format} needs {', '.join(missing)}",
-            "not installed here",
-            "in the checkout: pip install -e '.[export]'",
-        )
+    what = f"--format {format} needs {{}}"
+    require(what, *_PACKAGES[format], where="not installed here", extra="export")
 
 
 def check_size(model: PaddedModel) -> None:

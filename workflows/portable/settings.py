@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from bert_core.command_help import Example, Guide
-from workflows.settings import MODEL_PLACES, CommandLineSettings, default_storage
+from workflows.settings import MODEL_PLACES, StoreSettings
 
 Format = Literal["onnx", "openvino"]
 
 
-class ExportSettings(CommandLineSettings):
+class ExportSettings(StoreSettings):
     """Writes a model as a graph for ONNX Runtime or OpenVINO, with tokenizer and labels.
 
     The graph's outputs are compared with the model's before the folder appears.
@@ -44,10 +44,3 @@ class ExportSettings(CommandLineSettings):
         description="write weights in 8-bit integers, and report how many decisions stay the same",
     )
     output: Path = Field(description="the folder to write; must not exist")
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs and of the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )

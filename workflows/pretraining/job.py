@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from bert_core.disk import file_sha256
-from bert_core.errors import UserError
+from bert_core.errors import UserError, refusal
 from bert_core.new_pieces import old_pieces
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
@@ -23,7 +23,7 @@ from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
-from workflows.runs.tracker import DatasetInput, default_tracking_uri
+from workflows.runs.tracker import DatasetInput
 from workflows.settings import differences
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def find_start(settings: PretrainSettings, storage: Storage) -> Start | None:
     """
     if settings.start_from is None:
         return None
-    uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    uri = settings.tracking.uri_of(storage.folder)
     encoder = open_encoder(settings.start_from, storage.folder, uri)
     return Start(
         replace(encoder, path=encoder.path.absolute()),
@@ -172,7 +172,7 @@ def find_teacher(
     """
     if settings.teacher is None:
         return None
-    uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    uri = settings.tracking.uri_of(storage.folder)
     teacher = open_encoder(settings.teacher, storage.folder, uri)
     where = f"--teacher {settings.teacher}"
     if tokenizer_hash(teacher.tokenizer) != shards.tokenizer_hash:
@@ -202,17 +202,8 @@ def continue_from(settings: Settings, start: Start | None) -> Settings:
     try:
         return settings.continued_from(start.encoder.config)
     except ValueError as error:
-        raise UserError(
-            _reason(error), f"--start_from {settings.start_from}", "see --help"
-        ) from error
-
-
-def _reason(error: ValueError) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return error.errors()[0]["msg"].removeprefix("Value error, ")
-    return str(error)
+        where = f"--start_from {settings.start_from}"
+        raise UserError(refusal(error), where, "see --help") from error
 
 
 def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: PretrainSettings) -> None:

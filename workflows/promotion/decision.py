@@ -42,8 +42,8 @@ from workflows.promotion.gate import (
     table,
 )
 from workflows.reporting.render import aligned_table
-from workflows.runs.tracker import default_tracking_uri, without_machine_paths
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.runs.tracker import without_machine_paths
+from workflows.settings import StoreSettings
 
 # Imports within functions load torch, which takes seconds, and only a promotion needs it.
 
@@ -67,7 +67,7 @@ Reason = Annotated[
 ]
 
 
-class HistorySettings(CommandLineSettings):
+class HistorySettings(StoreSettings):
     """Shows who moved the alias champion of a registered model, when and why.
 
     Includes refused promotions, and those that were killed before the move.
@@ -83,13 +83,6 @@ class HistorySettings(CommandLineSettings):
     )
 
     name: str = Field(description="name of the registered model")
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of the MLflow store and of fetched models",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )
 
 
 class RollbackSettings(HistorySettings):
@@ -167,8 +160,8 @@ def promote(settings: PromoteSettings) -> bool:
     promotion is under way.
     """
     gate = _gate_of(settings)
-    uri = _tracking_uri(settings)
-    with open_registry(settings.name, uri) as registry, promotion_lock(registry) as is_locked:
+    opened = open_registry(settings.name, settings.mlflow_uri)
+    with opened as registry, promotion_lock(registry) as is_locked:
         state = registry.state()
         version = registry.version(settings.version)
         champion = state.champion
@@ -193,8 +186,8 @@ def roll_back(settings: RollbackSettings) -> bool:
 
     Raises `UserError` if there is none.
     """
-    uri = _tracking_uri(settings)
-    with open_registry(settings.name, uri) as registry, promotion_lock(registry) as is_locked:
+    opened = open_registry(settings.name, settings.mlflow_uri)
+    with opened as registry, promotion_lock(registry) as is_locked:
         state = registry.state()
         known = read_entries(state.tags).values()
         entries = [entry.settled(state.champion) for entry in known]
@@ -210,7 +203,7 @@ def roll_back(settings: RollbackSettings) -> bool:
 
 def show_history(settings: HistorySettings) -> bool:
     """Prints the entries, oldest first, and the champion; returns True."""
-    with open_registry(settings.name, _tracking_uri(settings)) as registry:
+    with open_registry(settings.name, settings.mlflow_uri) as registry:
         state = registry.state()
     entries = [entry.settled(state.champion) for entry in read_entries(state.tags).values()]
     if entries:
@@ -252,7 +245,7 @@ def _judged(
     from workflows.promotion.gate_checks import Contender, Sampling, judge
 
     def contender(candidate: Version) -> Contender:
-        cache = Path(settings.storage).expanduser() / "models"
+        cache = settings.storage_folder / "models"
         uri = f"models:/{registry.name}/{candidate.number}"
         return Contender(candidate, fetch_model(uri, registry.tracking_uri, cache).folder)
 
@@ -294,10 +287,6 @@ def _gate_of(settings: PromoteSettings) -> Gate:
         gate = gate.model_copy(update={"data": settings.data})
     require_data(gate, str(settings.gate))
     return gate
-
-
-def _tracking_uri(settings: HistorySettings) -> str:
-    return settings.tracking_uri or default_tracking_uri(Path(settings.storage).expanduser())
 
 
 def _key(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, refusal
 from bert_core.strict_files import line_of, read_strict_yaml
 from bert_core.tasks.metrics import less_is_better
 
@@ -141,8 +141,7 @@ def _user_error(error: ValidationError, path: Path, root: "Node") -> UserError:
         name = str(place[-1])
         return UserError(f"unknown key {name}{nearest(name, known)}", where, ", ".join(known))
     named = ".".join(str(part) for part in place)
-    message = first["msg"].removeprefix("Value error, ")
-    what = f"{named}: {message}" if named else message
+    what = f"{named}: {refusal(error)}" if named else refusal(error)
     return UserError(what, where, "see docs/promotion.md")
 
 

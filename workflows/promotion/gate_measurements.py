@@ -4,7 +4,6 @@ A module of its own: the measuring process imports it, and nothing else of a pro
 """
 
 import multiprocessing
-import platform
 import resource
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError
+from bert_core.machine import processor_name
 from bert_core.tasks.task import Task
 from workflows.promotion.gate import MEGABYTE, MeasuredWith
 
@@ -65,13 +65,9 @@ def measure_footprint(
 
 def machine() -> str:
     """Returns the processor and the number of cores."""
-    name = platform.processor() or platform.machine()
-    path = Path("/proc/cpuinfo")
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        name = named[0] if named else name
-    return f"{name}, {multiprocessing.cpu_count()} cores"
+    import torch
+
+    return f"{processor_name(torch.device('cpu'))}, {multiprocessing.cpu_count()} cores"
 
 
 def _measure(

@@ -38,6 +38,7 @@ from bert_core.text.sources import find_parts
 from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
+from workflows.output_folder import new_folder
 from workflows.quantization.settings import QuantizeSettings
 from workflows.runs.tracker import without_machine_paths
 
@@ -287,9 +288,7 @@ def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
     The weights stay in float32 and are quantized when the folder is opened, so `transformers` reads
     it too. The model's example is answered anew, in int8. Raises `UserError` if `output` exists.
     """
-    if output.exists():
-        raise UserError("the output exists already", str(output), "pass a new folder")
-    with folder_to_publish(output.absolute()) as written:
+    with folder_to_publish(new_folder(output)) as written:
         shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
         config = read_json_object(source / CONFIG) | {PRECISION_FIELD: "int8"}
         _replace(written / CONFIG, _json(config))

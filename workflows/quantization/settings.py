@@ -6,10 +6,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from bert_core.command_help import Example, Guide
-from workflows.settings import MODEL_PLACES, CommandLineSettings, default_storage
+from workflows.settings import MODEL_PLACES, StoreSettings
 
 
-class QuantizeSettings(CommandLineSettings):
+class QuantizeSettings(StoreSettings):
     """Writes a model folder that is computed in int8 on the CPU, with the loss in its card.
 
     The loss is measured first: the metrics of a fine-tuned model on labelled data, or the cosine of
@@ -65,10 +65,3 @@ class QuantizeSettings(CommandLineSettings):
     )
     seed: int = Field(default=0, ge=0, description="seed of the bootstrap samples")
     max_tokens: int = Field(default=1024, ge=8, description="tokens of one forward pass, at most")
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs and of the MLflow store",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under --storage"
-    )

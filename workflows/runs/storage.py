@@ -8,7 +8,6 @@ pyarrow is imported when there is a URI.
 """
 
 import fcntl
-import hashlib
 import re
 import shutil
 import tempfile
@@ -38,6 +37,7 @@ from workflows.runs.folder import (
 )
 from workflows.runs.journal import last_step
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
+from workflows.settings import storage_folder
 
 if TYPE_CHECKING:
     import torch
@@ -60,8 +60,9 @@ def open_storage(storage: str) -> Storage:
     Raises `UserError` for a URI that cannot be opened and written with the credentials that the
     environment has for it.
     """
+    folder = storage_folder(storage)
     if "://" not in storage:
-        return Storage(Path(storage).expanduser().absolute())
+        return Storage(folder)
     if re.match(r"[^/]*//[^/@]*:[^/@]*@", storage):
         raise UserError(
             "credentials in the storage's address would end up in logs and checkpoints",
@@ -69,15 +70,7 @@ def open_storage(storage: str) -> Storage:
             "give them in the environment, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://",
         )
     RemoteFolder(storage).try_writing()
-    return Storage(working_copy(storage), storage)
-
-
-def working_copy(uri: str) -> Path:
-    """The folder on this machine that stands for the URI: the same for each start of each run."""
-    uri = uri.rstrip("/")
-    slug = re.sub(r"[^\w.]+", "-", uri.partition("?")[0])[:48].strip("-")
-    digest = hashlib.sha256(uri.encode()).hexdigest()[:8]
-    return Path.home() / ".bertline" / "copies" / f"{slug}-{digest}"
+    return Storage(folder, storage)
 
 
 class RemoteFolder:

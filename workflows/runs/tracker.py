@@ -20,7 +20,6 @@ from typing import IO
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.strict_files import read_json_object
-from serving.registry import default_tracking_uri as default_tracking_uri
 from workflows.runs.journal import read_records
 
 JOURNAL_NAME = "journal.jsonl"

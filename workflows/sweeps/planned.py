@@ -23,7 +23,6 @@ from workflows.runs.tracker import (
     DatasetInput,
     TrackedRun,
     code_tags,
-    default_tracking_uri,
 )
 from workflows.training.job import TrainingJob, flattened
 from workflows.training.run_settings import RunSettings
@@ -109,7 +108,7 @@ class PlannedRuns(ABC, Generic[Settings]):
     @property
     def tracking_uri(self) -> str:
         """Where MLflow is."""
-        return self.settings.tracking.uri or default_tracking_uri(self.storage.folder)
+        return self.settings.tracking.uri_of(self.storage.folder)
 
     @abstractmethod
     def tracked_run(self) -> TrackedRun:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from bert_core.command_help import Example, Guide
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, require
 from workflows.finetuning.settings import TaskRunSettings, settings_class
 from workflows.settings import field_names, validated
 from workflows.sweeps.outcome import Point
@@ -198,14 +198,9 @@ class Proposals:
     """Optuna's proposals (tree-structured Parzen estimators), given earlier scores."""
 
     def __init__(self, axes: Sequence[Axis], seed: int, num_earlier: int) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise UserError(
-                "Optuna is not installed",
-                "--search optuna",
-                "in the checkout: pip install -e '.[optuna]'",
-            ) from error
+        require("Optuna is not installed", "optuna", where="--search optuna", extra="optuna")
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # A sampler of the same seed would propose again what it did before the sweep was killed.
         sampler = optuna.samplers.TPESampler(seed=seed + num_earlier)

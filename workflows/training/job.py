@@ -33,7 +33,6 @@ from workflows.runs.tracker import (
     Tracker,
     TrackingSummary,
     code_tags,
-    default_tracking_uri,
     note_throughput,
     read_json,
 )
@@ -109,7 +108,7 @@ JobT = TypeVar("JobT", bound=TrainingJob)
 
 def tracking_uri(job: TrainingJob) -> str:
     """The MLflow tracking URI of a run."""
-    return job.settings.tracking.uri or default_tracking_uri(job.storage.folder)
+    return job.settings.tracking.uri_of(job.storage.folder)
 
 
 def train_and_register(jobs: Sequence[JobT], write_results: Callable[[JobT], JobResults]) -> bool:

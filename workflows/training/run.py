@@ -34,8 +34,9 @@ from workflows.clusters.workers import Worker, current_worker
 from workflows.messages import Outcome, RunProgress, Speed
 from workflows.runs.folder import RunFolder, is_of_last_step, sole_writer
 from workflows.runs.journal import Journal
-from workflows.runs.storage import RemoteRun, agree_on_checkpoint, working_copy
+from workflows.runs.storage import RemoteRun, agree_on_checkpoint
 from workflows.runs.tracker import JOURNAL_NAME
+from workflows.settings import storage_folder
 from workflows.training.backend import RemainingSteps, TorchBackend, autocast_dtype
 from workflows.training.run_settings import RunSettings
 
@@ -104,7 +105,7 @@ def run_location(storage: str, run_folder: Path) -> tuple[Path, RemoteRun | None
     if "://" not in storage:
         return run_folder, None
     remote = RemoteRun(storage, run_folder.name)
-    folder = working_copy(storage) / "runs" / run_folder.name
+    folder = storage_folder(storage) / "runs" / run_folder.name
     remote.adopt(RunFolder(folder))
     return folder, remote
 

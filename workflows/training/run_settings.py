@@ -1,10 +1,12 @@
 """The settings that every training run has: its name and place, its workers, its checkpoints."""
 
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from bert_core.settings import OptimizerSettings
+from serving.registry import default_tracking_uri
 from workflows.clusters.settings import ClusterSettings
 from workflows.settings import CommandLineSettings, default_storage
 
@@ -68,6 +70,10 @@ class TrackingSettings(BaseModel):
         default="bert",
         description="name to register the encoder under; null: do not register",
     )
+
+    def uri_of(self, storage: Path) -> str:
+        """The tracking URI of runs under this storage folder."""
+        return self.uri or default_tracking_uri(storage)
 
     @property
     def asked_name(self) -> str | None:

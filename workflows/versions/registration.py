@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 import bert_core
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from serving.registry import (
     FOLDER_NAME,
@@ -112,8 +113,7 @@ def content_hash(folder: Path) -> str:
         path = folder / name
         if not path.is_file():
             raise UserError("not a model folder", str(path), "name a folder that was exported")
-        with path.open("rb") as file:
-            total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        total.update(f"{name} {file_sha256(path)}\n".encode())
     return total.hexdigest()
 
 

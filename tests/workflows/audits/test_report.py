@@ -97,7 +97,7 @@ def test_without_suspects_there_is_a_page(tmp_path):
 
 
 def test_without_cleanlab_the_remedy_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
+    monkeypatch.setitem(sys.modules, "cleanlab", None)
     with pytest.raises(UserError, match=r"cleanlab is not installed.*'\.\[audit\]'") as error:
         refuse_without_cleanlab()
     assert "\n" not in str(error.value)

@@ -6,6 +6,7 @@ import pytest
 import ray
 from ray.util import placement_group, remove_placement_group
 
+from bert_core import errors
 from bert_core.errors import UserError
 from workflows.clusters import capacity
 from workflows.clusters.capacity import Waiting, join_cluster_with_room
@@ -184,8 +185,8 @@ def test_a_large_cluster_is_not_listed_to_the_end(cluster):
 
 
 def test_a_missing_extra_is_named_before_anything_starts(monkeypatch):
-    monkeypatch.setattr(capacity, "find_spec", lambda name: None if name == "optax" else object())
+    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "optax" else object())
     with pytest.raises(UserError, match=r"needs optax: .*pip install -e '\.\[tpu\]'"):
         capacity.refuse_missing_packages()
-    monkeypatch.setattr(capacity, "find_spec", lambda _: object())
+    monkeypatch.setattr(errors, "find_spec", lambda _: object())
     capacity.refuse_missing_packages()

@@ -214,7 +214,7 @@ def test_what_is_wrong_is_said_before_work(folders, tmp_path, capsys, monkeypatc
     assert export(folders["sentiment"], tmp_path / "out") == 2
     assert "exists already" in capsys.readouterr().err
     assert export(tmp_path / "none", tmp_path / "other") == 2
-    monkeypatch.setattr("workflows.portable.graphs.find_spec", lambda _: None)
+    monkeypatch.setattr("bert_core.errors.find_spec", lambda _: None)
     assert export(folders["sentiment"], tmp_path / "other") == 2
     assert "pip install -e '.[export]'" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
