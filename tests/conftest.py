@@ -232,6 +232,10 @@ def heard_again():
             found.append(f"the logger {name}, {logger.filters or 'by what it remembers'}")
             logger.filters.clear()
             manager._clear_cache()
+    for handler in logging.root.handlers:  # of pytest too, which are the same for all tests
+        if handler.level > logging.WARNING:
+            found.append(f"the handler {type(handler).__name__}")
+            handler.setLevel(logging.NOTSET)
     return found
 
 

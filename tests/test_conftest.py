@@ -78,13 +78,21 @@ def test_who_silences_warnings_fails_and_the_next_hears_them(run_pytest):
         "def test_logger(): ours.disabled = True\n"
         "def test_last(caplog):\n  ours.warning('heard')\n  assert 'heard' in caplog.text\n"
         "def test_with(monkeypatch): monkeypatch.setattr(ours, 'disabled', True)\n"
+        "def test_filter(): ours.addFilter(lambda record: False)\n"
+        "def test_later(caplog):\n  ours.warning('heard')\n  assert 'heard' in caplog.text\n"
+        "def test_handler():\n"
+        "  for each in logging.root.handlers: each.setLevel(logging.ERROR)\n"
+        "def test_at_last(caplog):\n  ours.warning('heard')\n  assert 'heard' in caplog.text\n"
     )
     _, printed, outcomes = run_pytest({"made": made})
     assert {name for name, (outcome, _) in outcomes.items() if outcome == "ERROR"} == {
         "disable",
         "logger",
+        "filter",
+        "handler",
     }
-    assert outcomes["next"][0] == outcomes["last"][0] == outcomes["with"][0] == "PASSED"
+    heard = ("next", "last", "with", "later", "at_last")
+    assert {outcomes[name][0] for name in heard} == {"PASSED"}
     assert "leaves warnings silenced: logging.disable(30)" in printed
     assert "leaves warnings silenced: the logger serving.made" in printed
 

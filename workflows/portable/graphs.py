@@ -128,7 +128,7 @@ def _compress_openvino(source: Path, path: Path) -> None:
     import nncf
     import openvino
 
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # its own function sets others' handlers too
     graph = nncf.compress_weights(_read_openvino(source), mode=nncf.CompressWeightsMode.INT8_SYM)
     openvino.save_model(graph, path, compress_to_fp16=False)
 
