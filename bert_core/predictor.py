@@ -271,14 +271,20 @@ class Predictor:
         return [Filled(**read, **prediction) for read, prediction in found]
 
     def predict_examples(
-        self, examples: Sequence[Any], *, max_tokens: int | None = None
+        self,
+        examples: Sequence[Any],
+        *,
+        max_tokens: int | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> tuple[list[dict[str, Any]], EncodedRows]:
         """Predicts the task's own examples, as for `Task.metrics` (see `Task.decode`).
 
-        Returns a prediction for each example, and the rows they were made of.
+        Returns a prediction for each example, and the rows they were made of. `progress` gets the
+        share that is computed.
         """
         rows = self.task.encode(examples, self.tokenizer)
-        return self.answer(self.task, rows, examples, max_tokens=max_tokens), rows
+        outputs = self._outputs(rows, max_tokens=max_tokens, progress=progress)
+        return self.task.decode(outputs, rows, examples), rows
 
     def answer(
         self,
@@ -291,7 +297,13 @@ class Predictor:
         """Predicts examples, given the rows that the codec has made of them."""
         return codec.decode(self._outputs(rows, max_tokens=max_tokens), rows, examples)
 
-    def _outputs(self, rows: EncodedRows, *, max_tokens: int | None = None) -> FloatArray:
+    def _outputs(
+        self,
+        rows: EncodedRows,
+        *,
+        max_tokens: int | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> FloatArray:
         outputs, _ = compute_all_outputs(
             self.task,
             self.model,
@@ -299,6 +311,7 @@ class Predictor:
             device=self.device,
             max_tokens=max_tokens or self.max_tokens,
             autocast_dtype=self.autocast_dtype,
+            progress=progress,
         )
         return outputs
 

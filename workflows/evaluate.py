@@ -93,6 +93,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
     from bert_core.tasks.task import has_answer
     from workflows.evaluation.report import summary_lines, write_report
     from workflows.finetuning.data import located, refuse_no_answer
+    from workflows.progress import share_line
 
     if settings.output is not None:
         refuse_unknown_file(settings.output)
@@ -109,7 +110,10 @@ def evaluate(settings: EvaluateSettings) -> bool:
     examples = list(task.examples(located(settings.data), settings.split))
     if settings.output is None:
         refuse_no_answer(task, examples, settings.data, settings.split)
-    predictions, rows = predictor.predict_examples(examples, max_tokens=settings.max_tokens)
+    shown = share_line(f"predicting {len(examples):,} examples")
+    predictions, rows = predictor.predict_examples(
+        examples, max_tokens=settings.max_tokens, progress=shown
+    )
     if settings.output is not None and settings.output.suffix in PREDICTION_SUFFIXES:
         write_predictions(prediction_records(task, predictions, examples), settings.output)
     elif settings.output is not None:
@@ -190,6 +194,7 @@ def other_predictions(
 ) -> Sequence[Mapping[str, Any]]:
     """The predictions of the other model, the first of the two in the comparison."""
     from bert_core.evaluation.outcomes import read_predictions
+    from workflows.progress import share_line
 
     path = Path(compare).expanduser()
     if path.suffix in PREDICTION_SUFFIXES:
@@ -197,7 +202,8 @@ def other_predictions(
     other = open_predictor(settings, compare)
     if other.task.labels != predictor.task.labels or type(other.task) is not type(predictor.task):
         raise UserError("the two models answer different questions", compare, "compare like models")
-    return other.predict_examples(examples, max_tokens=settings.max_tokens)[0]
+    shown = share_line(f"predicting them by {compare}")
+    return other.predict_examples(examples, max_tokens=settings.max_tokens, progress=shown)[0]
 
 
 def checked(

@@ -1,11 +1,13 @@
 """Progress on one line that is rewritten in a terminal, or logged now and then without one.
 
-`ProgressLine` shows how many of some bytes are done, `LiveLine` the steps of a training run.
+`ProgressLine` shows how many of some bytes are done, `share_line` what share of anything, and
+`LiveLine` the steps of a training run.
 """
 
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -92,6 +94,28 @@ class ProgressLine:
             self._show(f"{self._label}  done in {duration(seconds)}")
         if self._stream.isatty():
             self._stream.write("\n")
+
+
+def share_line(label: str, stream: TextIO | None = None) -> Callable[[float], None]:
+    """A function that shows `label  42 %  4 s left` of the share that it is told is done.
+
+    As `ProgressLine`; what takes no time shows nothing, and a terminal's line is gone in the end.
+    """
+    out = stream or sys.stderr
+    begin = shown = time.monotonic()
+
+    def show(share: float) -> None:
+        nonlocal shown
+        now, is_terminal = time.monotonic(), out.isatty()
+        if is_terminal and share >= 1 and shown > begin:
+            out.write(_CLEAR)
+        elif share < 1 and now - shown >= (_TERMINAL_SECONDS if is_terminal else _LOG_SECONDS):
+            shown = now
+            text = f"{label}  {share:.0%}  {duration((now - begin) * (1 - share) / share)} left"
+            out.write(f"{_CLEAR}{text}" if is_terminal else f"{text}\n")
+        out.flush()
+
+    return show
 
 
 class LiveLine:

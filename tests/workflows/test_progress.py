@@ -5,7 +5,7 @@ import pytest
 
 from workflows import progress
 from workflows.messages import RunProgress, Speed
-from workflows.progress import LiveLine, ProgressLine, describe, duration
+from workflows.progress import LiveLine, ProgressLine, describe, duration, share_line
 
 PROGRESS = RunProgress(
     step=1200,
@@ -80,6 +80,28 @@ def test_what_is_seen_elsewhere_only_adds(now):
             now[0] += 1
             line.reach(done)
             assert shown in stream.getvalue().split("\r")[-1]
+
+
+def test_a_share_is_shown_while_it_grows(now):
+    terminal, log = Terminal(), io.StringIO()
+    lines = [share_line("predicting", stream) for stream in (terminal, log)]
+    for seconds, share in ((0.1, 0.01), (9.9, 0.1), (10, 0.5), (10, 1.0)):
+        now[0] += seconds
+        for line in lines:
+            line(share)
+    shown = terminal.getvalue().split("\r\x1b[K")
+    expected = ["predicting  10%  1 min 30 s left", "predicting  50%  20 s left"]
+    assert shown == ["", *expected, ""], "the line is gone in the end"
+    assert log.getvalue().splitlines() == expected[1:]
+
+
+def test_what_takes_no_time_shows_no_share(now):
+    stream = Terminal()
+    line = share_line("predicting", stream)
+    for share in (0.5, 1.0):
+        now[0] += 0.1
+        line(share)
+    assert stream.getvalue() == ""
 
 
 def test_an_error_is_not_called_done():

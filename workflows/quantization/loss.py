@@ -39,6 +39,7 @@ from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.output_folder import new_folder
+from workflows.progress import share_line
 from workflows.quantization.settings import QuantizeSettings
 from workflows.runs.tracker import without_machine_paths
 
@@ -206,11 +207,14 @@ def in_turns(
     """
     found: list[list[T]] = [[] for _ in computations]
     seconds = [0.0] * len(computations)
+    shown, done = share_line(f"computing {num_items:,} texts in float32 and in int8"), 0
     for part in np.array_split(np.arange(num_items), min(_TURNS, num_items)):
         for number, compute in enumerate(computations):
             begin = time.process_time()
             found[number].append(compute(part))
             seconds[number] += time.process_time() - begin
+        done += len(part)
+        shown(done / num_items)
     return found, seconds
 
 
