@@ -69,7 +69,8 @@ class Guide:
 
     `common` are dotted names of settings; where there are none and at most ten settings, all are
     common. `positional` is the one given without its name. `action` follows the program's name.
-    `aliases` are pairs of a setting and another option that means it.
+    `aliases` are pairs of a setting and another option that means it. `refused` are inherited
+    settings that the command refuses, or sections of them, and does not show.
     """
 
     examples: tuple[Example, ...] = ()
@@ -77,6 +78,7 @@ class Guide:
     positional: str = ""
     action: str = ""
     aliases: tuple[tuple[str, str], ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,8 @@ def _sections(
     for field_name, field in model.model_fields.items():
         own_name = field.alias or field_name
         name = prefix + own_name
+        if name in guide.refused:
+            continue
         inner = _without_none(field.annotation)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             about = field.description or _paragraphs(inner.__doc__ or "")[0]

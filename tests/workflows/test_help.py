@@ -110,6 +110,21 @@ def test_a_page_begins_with_examples_that_parse_and_common_settings(pages, comma
     assert all(option["description"] for option in page["common"])
 
 
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        ("audit", ["--exclude", "--fold", "--tracking.register_as", "--decisions.temperature"]),
+        ("tune", ["--train", "--dev", "--test"]),
+        ("ablate", ["--tracking.register_as"]),
+    ],
+)
+def test_help_shows_no_option_that_the_command_refuses(pages, command, refused):
+    page = pages[0][command]
+    shown = {option["name"] for part in page["sections"] for option in part["options"]}
+    shown |= {option["name"] for option in page["common"]}
+    assert not shown & {*refused} and "--tracking.experiment" in shown
+
+
 def test_an_example_that_is_out_of_date_is_found():
     with pytest.raises(UserError, match="did you mean preset"):
         PARSERS["pretrain"](["--prset", "mini"])

@@ -94,6 +94,7 @@ class AblateSettings(PretrainSettings):
             "profile",
             "at_once",
         ),
+        refused=("tracking.register_as",),
     )
 
     machine_fields = PretrainSettings.machine_fields | {"task", "control"}

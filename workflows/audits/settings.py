@@ -54,6 +54,7 @@ class AuditSettings(TaskRunSettings):
             "optimizer.peak_learning_rate",
             "options.max_length",
         ),
+        refused=("fold", "exclude", "tracking.register_as", "decisions"),
     )
 
     retrain: bool = Field(

@@ -303,6 +303,7 @@ class TuneSettings(TaskRunSettings):
             "tracking.register_as",
         ),
         aliases=REGISTER,
+        refused=("train", "dev", "test"),
     )
 
     axis: tuple[str, ...] = Field(
