@@ -119,6 +119,7 @@ class Predictor:
         | tagging | a text | `Tagged` |
         | question answering | `{"question": …, "context": …}` | `Answered` |
         | multiple choice | `{"context": …, "choices": […]}` | `Chosen` |
+        | reranking | `{"text": …, "text_pair": …}`, a query and a passage | `Classified` |
 
         `top_k` limits the labels, best first, by default all, or the answers to a question, by
         default 1. `aggregation` is for tagging, the last three options are for questions; None
@@ -383,9 +384,10 @@ def load_predictor(
 ) -> Predictor:
     """Opens a model folder, ours, of `transformers` or of sentence-transformers.
 
-    `hf://OWNER/NAME[@REVISION]` is fetched from the Hugging Face Hub, or from its cache. Any BERT
-    encoder will do: pre-trained (`embed`, `fill_mask`), fine-tuned (`predict`, `embed`) or made for
-    embeddings. A folder in int8 is computed so.
+    `hf://OWNER/NAME[@REVISION]` is fetched from the Hugging Face Hub, or from its cache. An encoder
+    of BERT, RoBERTa, XLM-RoBERTa, CamemBERT or ModernBERT will do: pre-trained (`embed`,
+    `fill_mask`), fine-tuned (`predict`, `embed`) or made for embeddings. A folder in int8 is
+    computed so.
 
     - `device`, such as `cpu` or `cuda`
     - `dtype` of matrix products, `float32` or `bfloat16`; results are float32 in either case

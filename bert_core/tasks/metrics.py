@@ -42,7 +42,7 @@ _ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
 def less_is_better(metric: str) -> bool:
     """Returns whether less of a metric is better, by its name: errors, losses, perplexity, bits.
 
-    Of every other metric more is better, and only those can select the best epoch.
+    Of every other metric more is better, and only those can be a task's criterion.
     """
     return metric.endswith(("_error", "_loss", "perplexity", "bits_per_byte"))
 
