@@ -68,9 +68,10 @@ class Guide:
     """What stands first in the help of a command: examples, and the settings changed most.
 
     `common` are dotted names of settings; where there are none and at most ten settings, all are
-    common. `positional` is the one given without its name. `action` follows the program's name.
-    `aliases` are pairs of a setting and another option that means it. `refused` are inherited
-    settings that the command refuses, or sections of them, and does not show.
+    common, first those that are needed. `positional` is the one given without its name. `action`
+    follows the program's name. `aliases` are pairs of a setting and another option that means it.
+    `refused` are inherited settings that the command refuses, or sections of them, and does not
+    show.
     """
 
     examples: tuple[Example, ...] = ()
@@ -245,7 +246,7 @@ def help_of_settings(
     unknown = [name for name in names if name not in options]
     assert not unknown, f"{unknown} are no settings of {settings.__name__}"
     if not names and sum(len(section.options) for section in sections) <= 10:
-        names = list(options)
+        names = sorted(options, key=lambda name: not options[name].required)
     rest = (
         Section(
             section.title,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 main = command(lambda given: ablate(parse(given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def ablate(settings: AblateSettings) -> bool:

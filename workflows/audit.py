@@ -32,7 +32,6 @@ KIND = "audits"
 
 
 main = command(lambda given: audit(parse(given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> AuditSettings:

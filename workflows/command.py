@@ -66,6 +66,7 @@ def command(action: Callable[[Sequence[str]], bool]) -> Callable[..., int]:
     """The `main` of a command, whose arguments are by default those of the process."""
 
     def main(arguments: Sequence[str] | None = None) -> int:
+        """Runs the command; returns its exit code (see `run_command`)."""
         given = sys.argv[1:] if arguments is None else arguments
         return run_command(lambda: action(given))
 

@@ -130,7 +130,6 @@ class DemoSettings(CommandLineSettings):
 
 
 main = command(lambda given: demo(parse_command_line(DemoSettings, given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def demo(settings: DemoSettings) -> bool:

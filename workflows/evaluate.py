@@ -26,7 +26,6 @@ PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 
 
 main = command(lambda given: suite_of(given)(given))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def suite_of(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:

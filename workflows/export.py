@@ -14,7 +14,6 @@ from workflows.settings import parse_command_line
 
 
 main = command(lambda given: export(parse_command_line(ExportSettings, given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def export(settings: ExportSettings) -> bool:

@@ -118,7 +118,6 @@ def describe(index: dict[str, Any]) -> list[str]:
 
 
 main = command(lambda given: bool(extract(parse_command_line(ExtractSettings, given))))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
 main = command(lambda given: finetune(parse(given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> TaskRunSettings:

@@ -101,7 +101,6 @@ class MineSettings(StoreSettings):
 
 
 main = command(lambda given: mine(parse_command_line(MineSettings, given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def mine(settings: MineSettings) -> bool:

@@ -135,7 +135,6 @@ def _listed(before: str, found: Counter[str], num_texts: int | None = None) -> s
 
 
 main = command(lambda given: bool(predict(parse_command_line(PredictSettings, given))))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":

@@ -335,7 +335,6 @@ def _warnings(
 
 
 main = command(lambda given: bool(prepare(parse_command_line(PrepareSettings, given))))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 if __name__ == "__main__":

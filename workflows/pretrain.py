@@ -41,7 +41,6 @@ from workflows.settings import given_option, parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
 main = command(lambda given: pretrain(parse(given)) is not None)
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> PretrainSettings:

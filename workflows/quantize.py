@@ -14,7 +14,6 @@ from workflows.settings import parse_command_line
 
 
 main = command(lambda given: quantize(parse_command_line(QuantizeSettings, given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def quantize(settings: QuantizeSettings) -> bool:

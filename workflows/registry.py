@@ -38,7 +38,6 @@ class LineageSettings(StoreSettings):
 
 
 main = command(lambda given: _command(given)(given[1:]))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:

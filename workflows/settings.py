@@ -116,11 +116,6 @@ class StoreSettings(CommandLineSettings):
         default=None, description="MLflow tracking URI; by default the store under --storage"
     )
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - pydantic's signature
-        for name in StoreSettings.model_fields:  # last in --help, after what a command is about
-            cls.model_fields[name] = cls.model_fields.pop(name)
-
     @property
     def storage_folder(self) -> Path:
         """The storage folder on this machine."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 main = command(lambda given: tune(parse(given)))
-"""Runs the command; returns its exit code (see `run_command`)."""
 
 
 def parse(arguments: Sequence[str]) -> TuneSettings:

@@ -386,10 +386,7 @@ def opened_sweep(settings: TuneSettings, storage: Storage, kind: str = "sweeps")
         first = {"fold": None if settings.folds is None else 0}
         inputs = read_inputs(settings.model_copy(update=first), storage)
         encoder, data = inputs
-        resolved = settings.for_encoder(encoder.config)
-        if not any(each.startswith("model=") for each in settings.axis):
-            settings = resolved  # else each trial has an encoder of its own
-        recipe = resolved.recipe() | resolved.of_sweep()
+        recipe = settings.for_encoder(encoder.config).recipe() | settings.of_sweep()
         recipe |= {"data": data.sha256, "encoder": encoder.sha256}
         if data.teacher is not None:
             recipe |= {"teacher": data.teacher.sha256}
