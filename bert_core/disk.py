@@ -1,10 +1,11 @@
-"""Atomic writes: hashes, flushing, and files and folders that are complete or absent.
+"""Atomic writes, locks and hashes: files and folders that are complete or absent.
 
 A full disk is a `DiskFullError` of one line, and leaves no partial file.
 """
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -79,6 +80,28 @@ def raise_disk_full(path: Path, remedy: str = "free some space, then repeat") ->
         if not is_disk_full(error):
             raise
         raise DiskFullError("the disk is full", str(path), remedy) from error
+
+
+@contextmanager
+def locked(path: Path, if_taken: Callable[[], object] | None = None) -> Iterator[None]:
+    """Holds the lock of a file of its own, which stays empty, against other processes and threads.
+
+    While another has it this waits, or calls `if_taken` again and again, which may wait in its own
+    way, or raise to give up. The system releases the lock of a process that ends, however it ends.
+    """
+    with path.open("a") as file:
+        while not _take_lock(file.fileno(), waits=if_taken is None):
+            assert if_taken is not None
+            if_taken()
+        yield
+
+
+def _take_lock(descriptor: int, *, waits: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

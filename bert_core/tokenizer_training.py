@@ -6,7 +6,7 @@ The same texts give the same tokenizer to the byte.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -16,7 +16,6 @@ from bert_core.special_tokens import BERT_TOKENS, SPECIAL_TOKENS, TokenizerError
 from bert_core.tokenizer import row_template, wordpiece_tokenizer
 
 TokenizerKind = Literal["wordpiece", "bpe", "unigram"]
-TOKENIZER_KINDS: tuple[TokenizerKind, ...] = get_args(TokenizerKind)
 
 _COUNT_CHARACTERS = 1 << 20
 _LEAST_ALPHABET = 1000

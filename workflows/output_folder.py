@@ -3,7 +3,6 @@
 Unfinished work lies in `.preparing` inside it; `plan.json` says what was asked for.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bert_core.disk import DiskFullError
+from bert_core.disk import DiskFullError, locked
 from bert_core.errors import UserError
 from bert_core.strict_files import read_json_object
 from bert_core.text.shards import INDEX_NAME, write_bytes
@@ -130,16 +129,16 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
     existed = output.exists()
     try:
         work.mkdir(parents=True, exist_ok=True)
-        lock = (work / "lock").open("w")
+        (work / "lock").touch()
     except OSError as error:
         what = f"cannot write ({error.strerror})"
         raise UserError(what, str(output), "give another --output") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            remedy = "wait for the other process, or give another --output"
-            raise UserError("being prepared by another process", str(output), remedy) from error
+
+    def give_up() -> None:
+        remedy = "wait for the other process, or give another --output"
+        raise UserError("being prepared by another process", str(output), remedy)
+
+    with locked(work / "lock", give_up):
         _write_plan(work, plan)
         try:
             yield work

@@ -12,7 +12,6 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.evaluation.metrics import WeightedMetrics, measure
-from bert_core.evaluation.outcomes import BoolArray, correctness, outcomes
 from bert_core.evaluation.sweep import CONFIDENCE
 from bert_core.tasks.metrics import FloatArray, less_is_better
 from bert_core.tasks.task import Predictions, Task
@@ -43,6 +42,13 @@ class Interval:
         Such an interval carries no information.
         """
         return self.low == self.high
+
+    def text(self, form: str = ".4f") -> str:
+        """The figure in the given format, with its interval if that carries information."""
+        value = f"{self.value:{form}}"
+        if self.is_degenerate:
+            return value
+        return f"{value} ({self.low:{form}} to {self.high:{form}})"
 
 
 def bootstrap_intervals(
@@ -207,36 +213,21 @@ class MetricDifference:
 
 
 @dataclass(frozen=True)
-class RightOrWrong:
-    """Numbers of examples that both, one or none of two models get right; McNemar's p-value."""
-
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
-    p_value: float
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """The comparison of two models; `right_or_wrong` is None where answers are numbers.
+    """The comparison of two models by the paired bootstrap of each metric.
 
-    The paired bootstrap is about the reported metric, so it decides. McNemar's exact test is about
-    right answers: it fits accuracy and exact match, needs no resampling and holds for few examples
-    too, but F1 or Matthews can differ where it sees nothing. Both are about these two models: to
-    compare two recipes, train several seeds of each (`mean_difference`).
+    It is about these two models: to compare two recipes, train several seeds of each
+    (`mean_difference`).
     """
 
     metrics: dict[str, MetricDifference]
-    right_or_wrong: RightOrWrong | None
 
     def verdict(self, criterion: str) -> str:
         """One sentence about the criterion, from its paired interval."""
         metric = self.metrics[criterion]
         difference = metric.difference
         span = f"{difference.value:+.4f} (95 % interval {difference.low:+.4f} to "
-        span += f"{difference.high:+.4f}"
-        span += f", p = {metric.p_value:.3g})"
+        span += f"{difference.high:+.4f}, p = {metric.p_value:.3g})"
         if difference.contains(0):
             return f"{criterion}: {span}: these examples do not tell the two apart"
         better = "second" if difference.value > 0 else "first"
@@ -267,17 +258,14 @@ def compare(
         )
         for metrics in measured
     ]
-    differences = {
-        name: metric_difference(
-            measured[0].values[name], measured[1].values[name], drawn[0][name], drawn[1][name]
-        )
-        for name in measured[0].values
-    }
-    right = [correctness(outcomes(task, predictions, examples)) for predictions in (first, second)]
-    tested = None
-    if right[0] is not None and right[1] is not None:
-        tested = mcnemar(right[0], right[1])
-    return Comparison(differences, tested)
+    return Comparison(
+        {
+            name: metric_difference(
+                measured[0].values[name], measured[1].values[name], drawn[0][name], drawn[1][name]
+            )
+            for name in measured[0].values
+        }
+    )
 
 
 def metric_difference(
@@ -294,31 +282,6 @@ def metric_difference(
     as_large = np.abs(drawn - observed) >= abs(observed) - 1e-12
     p_value = float((1 + as_large.sum()) / (1 + len(drawn)))
     return MetricDifference(first, second, percentile_interval(observed, drawn), p_value)
-
-
-def mcnemar(first: BoolArray, second: BoolArray) -> RightOrWrong:
-    """McNemar's exact test of which examples two models get right, [N] each.
-
-    The sign test of the examples on which they differ (McNemar 1947; exact: binomial, 1/2).
-    """
-    only_first = int((first & ~second).sum())
-    only_second = int((~first & second).sum())
-    return RightOrWrong(
-        both=int((first & second).sum()),
-        only_first=only_first,
-        only_second=only_second,
-        neither=int((~first & ~second).sum()),
-        p_value=sign_test(only_first, only_second),
-    )
-
-
-def sign_test(losses: int, wins: int) -> float:
-    """The two-sided p-value of as many wins and losses as if by the toss of a coin; 1 of none."""
-    from scipy.stats import binomtest
-
-    if losses + wins == 0:
-        return 1.0
-    return float(binomtest(wins, losses + wins, 0.5).pvalue)
 
 
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> Interval:

@@ -106,13 +106,6 @@ def documents(examples: Sequence[Any]) -> list[str] | None:
     return names if len(set(names)) < len(names) else None
 
 
-def correctness(found: Sequence[Outcome]) -> BoolArray | None:
-    """Which answers are right, [N]; None where answers are not simply right or wrong."""
-    if any(each.correct is None for each in found):
-        return None
-    return np.array([each.correct for each in found], dtype=bool)
-
-
 def gold_entities(sentences: Sequence[TaggedSentence]) -> list[list[Entity]]:
     """The entities of each sentence; none where its tags are not known."""
     tags = Tags.of([each.tags or ["O"] * len(each.words) for each in sentences])

@@ -4,10 +4,9 @@ A store has one file for each layer; epochs, seeds and layer strategies read it.
 Shapes: P places, H hidden size, K layers.
 """
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, locked
 from bert_core.errors import UserError
 from bert_core.interface import StoredDtype
 from bert_core.model.encoder import Encoder, without_dropout
@@ -79,7 +78,7 @@ def stored_states(
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = {layer: folder / f"layer-{layer:02d}-{dtype}.npy" for layer in layers}
-    with alone(folder):
+    with locked(folder / "lock"):
         missing = [layer for layer, path in paths.items() if not path.is_file()]
         if missing:
             for left in folder.glob(".*.written"):  # a killed process's
@@ -150,11 +149,3 @@ def _open(path: Path, shape: tuple[int, int]) -> States:
     if array.shape != shape:
         raise UserError(f"features of shape {array.shape}, not {shape}", str(path), "delete it")
     return array
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Waits until no other process of this machine writes into the folder."""
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

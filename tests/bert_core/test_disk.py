@@ -1,6 +1,8 @@
 import errno
 import hashlib
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,7 @@ from bert_core.disk import (
     file_sha256,
     flush_to_disk,
     is_disk_full,
+    locked,
     recover,
     replace_folder,
 )
@@ -33,6 +36,47 @@ def test_files_and_folders_are_flushed_and_what_is_missing_is_not(tmp_path):
     flush_to_disk(tmp_path)
     with pytest.raises(FileNotFoundError):
         flush_to_disk(tmp_path / "missing")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from bert_core.disk import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_lock_is_of_one_process_until_it_ends(tmp_path):
+    path = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE) as holder:
+        asked = []
+
+        def kill_at_the_third() -> None:
+            asked.append(holder.poll())
+            if len(asked) == 3:
+                holder.kill()
+                holder.wait()
+
+        try:
+            assert holder.stdout.readline() == b"held\n"
+            with locked(path, kill_at_the_third):
+                assert asked == [None] * 3
+        finally:
+            holder.kill()
+    with locked(path):  # a block that has ended does not hold it
+        pass
+
+
+def test_who_finds_a_lock_taken_may_give_up_and_leaves_it_held(tmp_path):
+    path = tmp_path / "lock"
+    with locked(path):
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError), locked(path, lambda: 1 / 0):
+                pytest.fail("two have it")
+    with locked(path, lambda: pytest.fail("nobody has it")):
+        pass
 
 
 def test_a_full_disk_is_a_user_error_and_an_os_error():

@@ -6,12 +6,15 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from bert_core.special_tokens import TokenizerError, special_token_ids
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
-from bert_core.tokenizer_training import TOKENIZER_KINDS, train_tokenizer, train_wordpiece
+from bert_core.tokenizer_training import TokenizerKind, train_tokenizer, train_wordpiece
+
+TOKENIZER_KINDS = get_args(TokenizerKind)
 
 
 def some_texts(num_texts=300, seed=7):

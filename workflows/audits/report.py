@@ -270,9 +270,8 @@ def _retraining(report: AuditReport) -> Table | str:
     for name in sorted(found.differences, key=lambda name: name != found.criterion):
         metric = found.differences[name]
         span = metric.difference
-        change = f"{span.value:+.3f} ({span.low:+.3f} to {span.high:+.3f})"
         values = [Cell(f"{value:.3f}", value) for value in (metric.first, metric.second)]
-        cells = [readable_metric(name), *values, Cell(change, span.value)]
+        cells = [readable_metric(name), *values, Cell(span.text("+.3f"), span.value)]
         rows.append(Row(cells, highlighted=name == found.criterion))
     counts = [f"{title}: {n:,}" for title, n in zip(TITLES, found.num_train, strict=True)]
     notes = [

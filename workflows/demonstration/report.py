@@ -23,7 +23,16 @@ from workflows.reporting.figures import (
     set_title,
     tidy,
 )
-from workflows.reporting.render import Cell, Figures, Page, Row, Section, Table, write_page
+from workflows.reporting.render import (
+    Cell,
+    Figures,
+    Page,
+    Row,
+    Section,
+    Table,
+    aligned_lines,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,25 +127,19 @@ def write_report(results: Sequence[Compared], folder: Path, training: Training) 
 
 def text_table(results: Sequence[Compared], training: Training) -> str:
     """The table for a terminal, and the verdict."""
-    rows = [cells(result) for result in results]
-    widths = [max(map(len, column)) for column in zip(training.heads, *rows, strict=True)]
-    lines = []
-    for row in (training.heads, *rows):
-        words = [f"{text:{width}}" for text, width in zip(row[:2], widths[:2], strict=True)]
-        words += [f"{text:>{width}}" for text, width in zip(row[2:], widths[2:], strict=True)]
-        lines.append("  ".join(words).rstrip())
+    rows = [training.heads, *map(cells, results)]
+    lines = aligned_lines(rows, numeric=(False, False, True, True, True))
     return "\n".join([*lines, verdict(results, training)]) + "\n"
 
 
 def cells(result: Compared) -> tuple[str, ...]:
     """The texts of a row of the table."""
-    difference = result.difference
     return (
         result.task,
         result.metric,
         f"{result.before.value:.3f}",
         f"{result.after.value:.3f}",
-        f"{difference.value:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})",
+        result.difference.text("+.3f"),
     )
 
 

@@ -132,7 +132,7 @@ def summary_lines(report: EvaluationReport) -> list[str]:
     shown = [one_line(readable_metric(name)) for name in names]
     width = max(map(len, shown))
     lines = [
-        f"{title:{width}}  {interval_text(report.metrics[name])}"
+        f"{title:{width}}  {report.metrics[name].text()}"
         for title, name in zip(shown, names, strict=True)
     ]
     if report.calibration is not None:
@@ -202,7 +202,7 @@ def report_page(report: EvaluationReport, figures: Mapping[str, Figure]) -> Page
     counts = f"{report.num_examples:,} examples", tally_text(report.tally)
     return Page(
         title=report.title,
-        verdict=f"{readable_metric(report.criterion)} {interval_text(best)}",
+        verdict=f"{readable_metric(report.criterion)} {best.text()}",
         facts=[("Data", ", ".join(filter(None, counts)))],
         sections=sections,
     )
@@ -212,7 +212,7 @@ def _metrics_table(report: EvaluationReport) -> Table:
     """Each metric with its interval, and next to it the majority classifier's."""
     majority, columns = report.majority, ["metric", "value"]
     rows = [
-        [readable_metric(name), Cell(interval_text(found), found.value)]
+        [readable_metric(name), Cell(found.text(), found.value)]
         for name, found in report.metrics.items()
     ]
     about = "95 % bootstrap intervals in brackets"
@@ -223,13 +223,6 @@ def _metrics_table(report: EvaluationReport) -> Table:
             value = majority.metrics[name]
             row.append(Cell(f"{value:.4f}", value))
     return Table(about, columns, [Row(row) for row in rows])
-
-
-def interval_text(found: Interval) -> str:
-    """A figure with its interval, if the interval says anything."""
-    if found.is_degenerate:
-        return f"{found.value:.4f}"
-    return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
 
 
 def slices_table(
@@ -243,10 +236,7 @@ def slices_table(
     def cell(found: Interval | None) -> Cell:
         if found is None:
             return Cell(DASH)
-        text = f"{found.value:.3f}"
-        if not found.is_degenerate:
-            text += f" ({found.low:.3f}–{found.high:.3f})"
-        return Cell(text, found.value)
+        return Cell(found.text(".3f"), found.value)
 
     rows = []
     for part in slices:

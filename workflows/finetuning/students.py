@@ -16,6 +16,7 @@ from bert_core.tasks.metrics import readable_metric
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FinetuneSettings
 from workflows.model_location import locate_model, model_name
+from workflows.reporting.render import aligned_lines
 
 NUM_TEXTS = 50
 """Dev examples that latency is the median over; each model answers each of them in turn."""
@@ -37,9 +38,9 @@ class MeasuredModel:
     @property
     def cells(self) -> MeasuredTitles:
         """The row of a table; see `titles`."""
-        difference = "" if self.difference is None else _interval(self.difference, "+.3f")
+        difference = "" if self.difference is None else self.difference.text("+.3f")
         latency, size = f"{self.p50_milliseconds:.1f}", f"{self.megabytes:.1f}"
-        return self.model, _interval(self.score, ".3f"), difference, latency, size
+        return self.model, self.score.text(".3f"), difference, latency, size
 
 
 def titles(models: Sequence[MeasuredModel]) -> MeasuredTitles:
@@ -52,9 +53,8 @@ def table_lines(models: Sequence[MeasuredModel]) -> list[str]:
     """The table as text; nothing of no models."""
     if not models:
         return []
-    rows = [titles(models), *(model.cells for model in models)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    numeric = [False, False, False, True, True]
+    return aligned_lines([titles(models), *(model.cells for model in models)], numeric)
 
 
 def measure_models(
@@ -128,7 +128,3 @@ def _latencies(predictors: Sequence[Predictor], examples: Sequence[Any]) -> list
 
 def _bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in weight_files(folder))
-
-
-def _interval(interval: Interval, form: str) -> str:
-    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"

@@ -12,9 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from bert_core.disk import atomic_write
+from bert_core.disk import atomic_write, locked
 from bert_core.errors import UserError
-from bert_core.features.states import alone
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.distillation import TaughtRows, kind_of_answers, same_tokens, targets_of
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -111,7 +110,7 @@ def _kept_outputs(
 ) -> FloatArray:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{_hash(rows)}.npy"
-    with alone(folder):
+    with locked(folder / "lock"):
         if not path.is_file():
             outputs, _ = compute_all_outputs(
                 teacher.task,

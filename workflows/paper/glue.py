@@ -404,9 +404,7 @@ def figure_text(figure: Interval | float | None) -> str:
     """A figure in points with its interval, unless degenerate; a dash for none."""
     if figure is None:
         return DASH
-    if isinstance(figure, Interval) and not figure.is_degenerate:
-        return f"{figure.value:.1f} ({figure.low:.1f} to {figure.high:.1f})"
-    return f"{_value(figure):.1f}"
+    return figure.text(".1f") if isinstance(figure, Interval) else f"{figure:.1f}"
 
 
 def in_points(figure: Interval) -> Interval:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bert_core.disk import locked
 from bert_core.errors import UserError, nearest
 from serving.registry import (
     as_user_error,
@@ -280,7 +280,7 @@ def user_and_host() -> str:
 
 
 def history_table(entries: Sequence[Entry]) -> list[list[str]]:
-    """Builds the rows of `aligned_table`: titles, then entries, newest last."""
+    """Builds the rows of `aligned_lines`: titles, then entries, newest last."""
     actions = {"promote": "promoted", "rollback": "rolled back"}
     lines = [["when (UTC)", "who", "what", "from", "to", "gate", "why"]]
     for entry in entries:
@@ -321,18 +321,18 @@ def promotion_lock(registry: ModelRegistry) -> Iterator[bool]:
         return
     store = store.resolve()
     digest = hashlib.sha256(registry.name.encode()).hexdigest()[:12]
-    lock = FileLock(store.with_name(f"{store.name}.promotion-{digest}.lock"), blocking=False)
+    lock = store.with_name(f"{store.name}.promotion-{digest}.lock")
     try:
-        lock.acquire()
-    except Timeout:
-        raise _under_way(registry.name, f"it holds {lock.lock_file}") from None
+        lock.touch()
     except OSError as error:
         what = f"cannot lock the store, {error.strerror}"
         raise UserError(what, str(store.parent), "promote as its owner") from error
-    try:
+
+    def give_up() -> None:
+        raise _under_way(registry.name, f"it holds {lock}")
+
+    with locked(lock, give_up):
         yield True
-    finally:
-        lock.release()
 
 
 def move_champion(

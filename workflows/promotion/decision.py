@@ -41,7 +41,7 @@ from workflows.promotion.gate import (
     summary,
     table,
 )
-from workflows.reporting.render import aligned_table
+from workflows.reporting.render import aligned_lines
 from workflows.runs.tracker import without_machine_paths
 from workflows.settings import StoreSettings
 
@@ -207,7 +207,7 @@ def show_history(settings: HistorySettings) -> bool:
         state = registry.state()
     entries = [entry.settled(state.champion) for entry in read_entries(state.tags).values()]
     if entries:
-        print(aligned_table(history_table(entries), ()).rstrip())
+        print("\n".join(aligned_lines(history_table(entries))))
     champion = "none" if state.champion is None else f"version {state.champion}"
     print(f"champion {champion}")
     return True
@@ -252,7 +252,7 @@ def _judged(
     other = None if champion is None else contender(registry.version(str(champion)))
     sampling = Sampling(settings.num_resamples, settings.seed, settings.max_tokens)
     lines = judge(gate, contender(version), other, sampling)
-    print(f"\n{aligned_table(table(lines), ()).rstrip()}\n", flush=True)
+    print("", *aligned_lines(table(lines)), "", sep="\n", flush=True)
     return lines
 
 

@@ -189,15 +189,12 @@ def drop(name: str, theirs: float, difference: "Interval", most: float, of: str)
     would accept everything that is measured on few examples.
     """
     gain = gain_interval(name, difference)
-    measured = f"{gain.value:+.4f}"
-    if gain.low != gain.high:
-        measured += f" ({gain.low:+.4f} to {gain.high:+.4f})"
     passed = gain.low >= -most - 1e-12
     could_be = not passed and gain.value >= -most
     reason = "too few examples to tell" if could_be else ""
     return GateLine(
         f"drop of {name}",
-        f"{measured}, champion {theirs:.4f}, {of}",
+        f"{gain.text('+.4f')}, champion {theirs:.4f}, {of}",
         f">= {-most:g}" if most else ">= 0",
         passed,
         {f"gain.{name}": gain.value, f"gain.{name}.low": gain.low},
@@ -237,7 +234,7 @@ def record(lines: Sequence[GateLine], gate: Gate, machine: str) -> dict[str, Any
 
 
 def table(lines: Sequence[GateLine]) -> list[list[str]]:
-    """Builds the rows of `aligned_table`."""
+    """Builds the rows of `aligned_lines`."""
     titles = ["check", "measured", "required", "verdict"]
     return [titles, *([line.check, line.measured, line.required, line.verdict] for line in lines)]
 

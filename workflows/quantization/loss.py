@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bert_core.errors import UserError
-from bert_core.evaluation.intervals import Comparison, Interval, compare
+from bert_core.evaluation.intervals import Comparison, compare
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.example import EXAMPLE, read_example
 from bert_core.example_answers import answered_by
@@ -246,7 +246,7 @@ def loss_of_task(
     rows = []
     for name in names:
         found = comparison.metrics[name]
-        difference = _difference(found.difference)
+        difference = found.difference.text("+.4f")
         rows.append((name, f"{found.first:.4f}", f"{found.second:.4f}", difference))
     titles = ("", "float32", "int8", "difference (95 % interval)")
     return QuantizationLoss(data, titles, rows, [_changes(*answers), *notes])
@@ -261,12 +261,6 @@ def loss_of_encoder(data: str, cosines: FloatArray, notes: Sequence[str]) -> Qua
     ]
     titles = ("", "cosine of a text's vectors in float32 and in int8")
     return QuantizationLoss(data, titles, rows, notes)
-
-
-def _difference(found: Interval) -> str:
-    if found.is_degenerate and found.value == found.low:
-        return f"{found.value:+.4f}"
-    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
 def _changes(before: Sequence[Outcome], after: Sequence[Outcome]) -> str:

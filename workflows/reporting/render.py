@@ -193,23 +193,27 @@ def finite(content: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def aligned_table(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """A table for a terminal with its notes below; all lines have as many cells."""
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    text = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    wrapped = [
-        textwrap.fill(f"- {note}", _TERMINAL_WIDTH, subsequent_indent="  ") for note in notes
-    ]
-    return "\n".join([*text, "", *wrapped]) + "\n"
+def aligned_lines(rows: Sequence[Sequence[str]], numeric: Sequence[bool] = ()) -> list[str]:
+    """The lines of a table for a terminal; all rows have as many cells.
+
+    Columns align to the left, those that are `numeric` to the right.
+    """
+    columns = list(zip(*rows, strict=True))
+    aligned = []
+    for cells, is_numeric in zip(columns, numeric or [False] * len(columns), strict=True):
+        width = max(map(len, cells))
+        align = str.rjust if is_numeric else str.ljust
+        aligned.append([align(cell, width) for cell in cells])
+    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
 def terminal_table(table: Table) -> str:
     """The table and its notes for a terminal."""
-    lines = [[cell.text for cell in row] for row in table.cells]
-    return aligned_table([table.columns, *lines], table.notes)
+    rows = [table.columns, *([cell.text for cell in row] for row in table.cells)]
+    notes = [
+        textwrap.fill(f"- {note}", _TERMINAL_WIDTH, subsequent_indent="  ") for note in table.notes
+    ]
+    return "\n".join([*aligned_lines(rows, table.numeric), "", *notes]) + "\n"
 
 
 def markdown_text(text: str) -> str:

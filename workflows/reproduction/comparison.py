@@ -9,6 +9,7 @@ import torch
 
 from bert_core.machine import processor_name
 from workflows.clusters.settings import ClusterSettings
+from workflows.reporting.render import aligned_lines
 from workflows.reproduction.recorded_run import RecordedRun, Values
 from workflows.reproduction.run_origin import ROOT, CodeState, training_files
 from workflows.runs.tracker import code_tags
@@ -202,11 +203,7 @@ def table_lines(comparison: Comparison) -> list[str]:
     was, now = (digest[:12] if digest else "unknown" for digest in hashes)
     verdict = "the same" if was == now else "another"
     rows.append(("weights", was, now, verdict if comparison.weights_are_known else "unknown"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(row[n].rjust(widths[n]) for n in (1, 2, 3))])
-        for row in rows
-    ]
+    return aligned_lines(rows, numeric=(False, True, True, True))
 
 
 def verdict_line(comparison: Comparison, tolerance: float) -> str:

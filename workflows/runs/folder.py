@@ -4,7 +4,6 @@
 `open_run` takes it for a process, new or to resume, of one recipe.
 """
 
-import fcntl
 import json
 import shutil
 import time
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.disk import write_atomically
+from bert_core.disk import locked, write_atomically
 from bert_core.errors import UserError
 from bert_core.strict_files import read_json, read_json_object
 from workflows.settings import differences
@@ -156,20 +155,15 @@ def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[
 
     A driver that was killed leaves its workers to Ray, which ends them some seconds later.
     """
-    with (folder.path / WRITER_LOCK_NAME).open("a") as lock:
-        deadline = time.monotonic() + patience_seconds
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        "a worker of an earlier start of this run is still writing",
-                        str(folder.path),
-                        "end that process, then start again",
-                    ) from None
-                time.sleep(0.2)
+    deadline = time.monotonic() + patience_seconds
+
+    def wait() -> None:
+        if time.monotonic() > deadline:
+            what = "a worker of an earlier start of this run is still writing"
+            raise UserError(what, str(folder.path), "end that process, then start again")
+        time.sleep(0.2)
+
+    with locked(folder.path / WRITER_LOCK_NAME, wait):
         yield
 
 
@@ -202,15 +196,20 @@ def open_run(
     runs = storage / kind
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        lock = (runs / f"{name}.lock").open("a+")
+        lock = runs / f"{name}.lock"
+        lock.touch()
     except OSError as error:
         raise UserError(
             f"cannot write to the storage, {error.strerror}",
             str(storage),
             "choose another --storage",
         ) from error
-    with lock:
-        _lock(lock.fileno(), name)
+
+    def give_up() -> None:
+        remedy = "wait for it, or give another --name"
+        raise UserError("another process is training this run", name, remedy)
+
+    with locked(lock, give_up):
         folder = RunFolder(runs / name)
         aside = None
         if fresh and folder.path.exists():
@@ -234,15 +233,6 @@ def open_run(
                 if aside is not None:
                     aside.rename(folder.path)
             raise
-
-
-def _lock(descriptor: int, name: str) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(
-            "another process is training this run", name, "wait for it, or give another --name"
-        ) from error
 
 
 def _refuse_another_recipe(folder: RunFolder, recipe: dict[str, Any]) -> None:

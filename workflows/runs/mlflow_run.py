@@ -5,7 +5,6 @@ that holds each (step, name) once. MLflow is imported when it is first needed, i
 process.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator
 
+from bert_core.disk import locked
 from bert_core.errors import UserError, reason_of
 from serving.registry import (
     artifact_root,
@@ -81,8 +81,7 @@ def create_store(tracking_uri: str) -> None:
         correct_addresses(tracking_uri)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path.with_name(path.name + ".lock")):
         if path.exists():
             return
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

@@ -7,7 +7,6 @@ trials, and `create TRACKING_URI`.
 """
 
 import argparse
-import fcntl
 import os
 import select
 import shutil
@@ -21,6 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_core.disk import locked
 from bert_core.errors import UserError
 from workflows.runs.journal import Journal, read_records
 from workflows.runs.mlflow_run import MAX_PAUSE_SECONDS, RunSender, create_store, open_client
@@ -185,25 +185,31 @@ def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: f
     orders = Orders()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)  # steps come first, but not so far that a busy machine starves this process
-    with (run_folder / LOCK_NAME).open("w") as lock:
-        _wait_for_lock(lock.fileno(), orders)
-        with (
-            closing(open_sender(run_folder)) as sender,
-            closing(Journal(run_folder / SYSTEM_JOURNAL_NAME)) as system_journal,
-        ):
-            sampler = SystemSampler(os.getppid(), run_folder)
-            pause, next_send, next_sample = interval_seconds, 0.0, 0.0
-            while not orders.expired:
-                now = time.monotonic()
-                if now >= next_sample and orders.status is None:
-                    _sample(sampler, system_journal)
-                    next_sample = now + system_interval_seconds
-                if now >= next_send or orders.status is not None:
-                    pause = _send(sender, orders, interval_seconds, pause)
-                    if pause == 0:
-                        return
-                    next_send = time.monotonic() + pause
-                orders.wait(max(0.05, min(next_send, next_sample) - time.monotonic()))
+
+    def wait() -> None:
+        """Until the sender of an earlier start of this run has gone."""
+        orders.wait(0.5)
+        if orders.orphaned:
+            sys.exit(1)
+
+    with (
+        locked(run_folder / LOCK_NAME, wait),
+        closing(open_sender(run_folder)) as sender,
+        closing(Journal(run_folder / SYSTEM_JOURNAL_NAME)) as system_journal,
+    ):
+        sampler = SystemSampler(os.getppid(), run_folder)
+        pause, next_send, next_sample = interval_seconds, 0.0, 0.0
+        while not orders.expired:
+            now = time.monotonic()
+            if now >= next_sample and orders.status is None:
+                _sample(sampler, system_journal)
+                next_sample = now + system_interval_seconds
+            if now >= next_send or orders.status is not None:
+                pause = _send(sender, orders, interval_seconds, pause)
+                if pause == 0:
+                    return
+                next_send = time.monotonic() + pause
+            orders.wait(max(0.05, min(next_send, next_sample) - time.monotonic()))
 
 
 def send(run_folder: Path, status: str | None, timeout_seconds: float) -> bool:
@@ -213,8 +219,7 @@ def send(run_folder: Path, status: str | None, timeout_seconds: float) -> bool:
     """
     sys.stdout.flush()
     deadline = time.monotonic() + timeout_seconds
-    with (run_folder / LOCK_NAME).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(run_folder / LOCK_NAME):
         status = status or (sweep_status(run_folder) if is_sweep(run_folder) else "FINISHED")
         with closing(open_sender(run_folder)) as sender:
             pause = 1.0
@@ -255,18 +260,6 @@ def _sample(sampler: SystemSampler, journal: Journal) -> None:
         journal.append(int(time.time()), sampler.sample())
     except (UserError, ValueError) as error:  # disk full, or a clock set back: no sample then
         print(f"no system metrics: {error}", file=sys.stderr)
-
-
-def _wait_for_lock(file_number: int, orders: Orders) -> None:
-    """Waits until the sender of an earlier start of this run has gone."""
-    while True:
-        try:
-            fcntl.flock(file_number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            orders.wait(0.5)
-            if orders.orphaned:
-                sys.exit(1)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -7,7 +7,6 @@ time is up to whoever starts them. Credentials come from the environment, as pya
 pyarrow is imported when there is a URI.
 """
 
-import fcntl
 import re
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from bert_core.disk import atomic_write, write_atomically
+from bert_core.disk import atomic_write, locked, write_atomically
 from bert_core.errors import UserError, reason_of
 from bert_core.strict_files import is_plain_path
 from bert_core.training import checkpoint_folder
@@ -397,6 +396,5 @@ def agree_on_checkpoint(
 def _lock_of_copy(folder: RunFolder) -> Iterator[None]:
     """Held by one process of this machine at a time, while it brings the copy up to date."""
     folder.path.parent.mkdir(parents=True, exist_ok=True)
-    with folder.path.with_name(f".{folder.name}.copy.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder.path.with_name(f".{folder.name}.copy.lock")):
         yield

@@ -4,16 +4,16 @@ The driver uses `SweepTracker`, which writes files; one process (`workflows.runs
 all runs from them, with `SweepSender`. Only the sender imports MLflow.
 """
 
-import fcntl
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
 
+from bert_core.disk import locked
 from bert_core.errors import UserError
 from workflows.runs.mlflow_run import MAX_PAUSE_SECONDS, RunSender
 from workflows.runs.tracker import (
@@ -191,7 +191,7 @@ class OpenTrial:
 
     starts: int
     sender: RunSender
-    lock: IO[str]
+    held: ExitStack
 
 
 @dataclass(frozen=True)
@@ -275,16 +275,13 @@ class SweepSender:
         if taken is not None and taken.starts == trial.starts:
             return True
         self._close(folder)
-        lock = (folder / LOCK_NAME).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sender = RunSender(folder, {PARENT_TAG: self._own.run_id})
-        except Exception as error:
-            lock.close()
-            if isinstance(error, BlockingIOError):
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(folder / LOCK_NAME, _give_up))
+            except BlockingIOError:
                 return False
-            raise
-        self._open[folder] = OpenTrial(trial.starts, sender, lock)
+            sender = held.enter_context(closing(RunSender(folder, {PARENT_TAG: self._own.run_id})))
+            self._open[folder] = OpenTrial(trial.starts, sender, held.pop_all())
         if trial.status is not None and sender.was_ended(trial.status):
             self._sent[folder] = trial
             self._close(folder)
@@ -315,5 +312,8 @@ class SweepSender:
     def _close(self, folder: Path) -> None:
         closed = self._open.pop(folder, None)
         if closed is not None:
-            closed.sender.close()
-            closed.lock.close()
+            closed.held.close()
+
+
+def _give_up() -> None:
+    raise BlockingIOError

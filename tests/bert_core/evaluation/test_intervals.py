@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binom, chi2, norm, ttest_rel
+from scipy.stats import norm, ttest_rel
 
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import (
@@ -11,12 +11,10 @@ from bert_core.evaluation.intervals import (
     compare,
     interval,
     leave_out,
-    mcnemar,
     mean_difference,
     metric_difference,
     resampled,
     resamples,
-    sign_test,
     without_each,
 )
 from bert_core.evaluation.metrics import ClassCounts, means, of_labels
@@ -125,23 +123,6 @@ def test_without_examples_there_is_nothing_to_draw(with_labels):
         next(resamples(0, num_resamples=10, seed=0))
 
 
-def test_mcnemar_counts_and_tests_the_examples_on_which_models_differ():
-    first = np.repeat([True, True, False, False], [50, 3, 12, 5])
-    second = np.repeat([True, False, True, False], [50, 3, 12, 5])
-    found = mcnemar(first, second)
-    assert (found.both, found.only_first, found.only_second, found.neither) == (50, 3, 12, 5)
-    # Two-sided: as far from the middle as 3 of 15 tosses, on either side.
-    assert found.p_value == pytest.approx(2 * binom.cdf(3, 15, 0.5))
-    assert found.p_value == pytest.approx(0.03515625)
-    assert mcnemar(first, first).p_value == 1
-
-
-def test_of_many_examples_it_is_mcnemars_own_test():
-    statistic = (abs(520 - 600) - 1) ** 2 / (520 + 600)  # corrected for continuity
-    assert sign_test(520, 600) == pytest.approx(chi2.sf(statistic, 1), rel=0.01)
-    assert sign_test(600, 520) == sign_test(520, 600)
-
-
 def test_the_paired_difference_is_known_better_than_either_model(with_labels):
     random = np.random.default_rng(0)
     gold = [["no", "yes"][index] for index in random.integers(2, size=2000)]
@@ -164,7 +145,6 @@ def test_the_paired_difference_is_known_better_than_either_model(with_labels):
     assert width < 2 * 1.96 * (0.3 * 0.7 / 2000) ** 0.5 / 2
     assert not accuracy.difference.contains(0)
     assert accuracy.p_value < 0.01
-    assert result.right_or_wrong.p_value < 0.01
     assert "the second is better" in result.verdict("accuracy")
     swapped = compare(first.task, second.predictions, first.predictions, first.examples)
     assert "the first is better" in swapped.verdict("accuracy")
@@ -177,7 +157,6 @@ def test_a_model_does_not_differ_from_itself(evaluated, kind):
         assert (each.difference.value, each.p_value) == (0, 1), name
         assert each.difference.is_degenerate, name
     assert "do not tell the two apart" in found.verdict(made.task.criterion)
-    assert (found.right_or_wrong is None) == (kind == "numbers")
 
 
 def test_of_equal_models_one_in_twenty_seems_better():
@@ -209,7 +188,6 @@ def test_of_errors_less_is_better(evaluated):
     found = compare(made.task, made.predictions, worse, made.examples, num_resamples=100)
     assert found.metrics["pearson"].difference.value == pytest.approx(0)
     assert "the first is better" in found.verdict("mean_squared_error")
-    assert found.right_or_wrong is None
 
 
 def test_seeds_are_paired_by_students_t():

@@ -191,7 +191,7 @@ def test_small_slices_are_marked():
     table = slices_table("Classes", [few, enough], ["recall", "unheard_of"])
     assert [[cell.text for cell in row] for row in table.cells] == [
         ["label", "no", "29 (few)", "1.000", DASH],
-        ["label", "yes", "31", "0.500 (0.400–0.600)", DASH],
+        ["label", "yes", "31", "0.500 (0.400 to 0.600)", DASH],
     ]
 
 

@@ -90,7 +90,7 @@ def difference(first, second, low, high):
 
 
 COMPARISON = Comparison(
-    {"accuracy": difference(0.9, 0.9, 0.0, 0.0), "f1": difference(0.8, 0.79, -0.02, 0.01)}, None
+    {"accuracy": difference(0.9, 0.9, 0.0, 0.0), "f1": difference(0.8, 0.79, -0.02, 0.01)}
 )
 
 

@@ -115,7 +115,7 @@ def test_a_table_for_a_terminal_is_aligned_and_its_notes_are_wrapped():
     head, row, empty, note, rest = terminal_table(
         Table("", ["", "F1"], rows, ["word " * 30])
     ).splitlines()
-    assert (head, row, empty) == (f"{'':11}  F1", "a long name  9", "")
+    assert (head, row, empty) == (f"{'':11}  F1", "a long name   9", "")
     assert note.startswith("- word") and rest.startswith("  word")
     assert max(map(len, (note, rest))) <= 96
 
