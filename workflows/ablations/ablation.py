@@ -27,6 +27,7 @@ from workflows.ablations.settings import (
     tune_settings,
 )
 from workflows.ablations.studies import (
+    BLOCK,
     CONTROL,
     Variant,
     chosen_variants,
@@ -391,13 +392,14 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         ]
     starts = [find_start(each, storage) for each in to_train]
     to_train = [continue_from(*pair) for pair in zip(to_train, starts, strict=True)]
+    control = settings.control and open_shards(settings.control, "train").data_hash
     recipe = {
         "study": settings.study,
         "variants": {
             variant.name: each.recipe() for variant, each in zip(variants, to_train, strict=True)
         },
         "data": shards.data_hash,
-        **({} if settings.control is None else {"control": _data_hash(settings.control)}),
+        **({} if control is None else {"control": control}),
         "tasks": _tasks_recipe(settings, shards, fewest_layers=fewest_layers(to_train)),
         "seeds": settings.seeds,
         **({} if settings.minutes is None else {"minutes": settings.minutes}),
@@ -459,7 +461,9 @@ def described_recipe(
         *([] if start is None else _of_the_start(start, shards)),
         f"All learn alike: {number_of(learning.epochs, 'epoch')} in batches of "
         f"{learning.batch_size}, peak learning rate {finetuning_rate(settings):g}, which is "
-        "searched for none of them.",
+        "searched for none of them."
+        + " Dropout is what is usual for each block."
+        * (settings.study == BLOCK),
     )
 
 
@@ -473,10 +477,6 @@ def _of_the_start(start: Start, shards: TokenShards) -> Iterator[str]:
             "seed, so held-out figures of the start model are those of a head that knows how "
             "frequent tokens are, and nothing else."
         )
-
-
-def _data_hash(folder: Path) -> str:
-    return open_shards(folder, "train").data_hash
 
 
 def _tasks_recipe(
