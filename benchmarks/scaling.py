@@ -22,6 +22,7 @@ from bert_core.errors import UserError
 
 DOCUMENT, PICTURE = "docs/scaling.md", "docs/scaling.svg"
 MODELS = ("base", "large")
+DEVICES = (1, 8, 64, 1_024)
 POWERS = tuple(2**power for power in range(11))
 
 MICRO_BATCH_TOKENS = 65_536
