@@ -48,7 +48,7 @@ from serving.rollout.aliases import (
     read_pointer,
     title_of,
 )
-from serving.rollout.controller import Controller
+from serving.rollout.controller import Controller, RefusedVersion
 from serving.rollout.traffic import Variant
 from serving.rollout.watcher import Coordination, Watcher, WatchProcess, WatchSettings
 from serving.routes.embeddings import EmbeddingsInferenceRoutes, OpenAIRoutes
@@ -264,6 +264,7 @@ class RunningEngine:
         variants = variants or {}
         addresses = {source for source in models.values() if isinstance(source, Address)}
         opened: dict[str, ServedModel] = {}
+        refused: dict[Slot, RefusedVersion] = {}
         with ExitStack() as started, ExitStack() as not_yet_owned:
             not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
             watcher = watcher_of(replace(watching, addresses=tuple(sorted(addresses, key=str))))
@@ -272,14 +273,18 @@ class RunningEngine:
                 watcher.start()
             for name, source in models.items():
                 present = list(opened.values())
-                opened[name] = _open_or_last_good(loader, name, source, present, watcher)
+                opened[name] = _open_or_last_good(
+                    loader, (None, name), source, present, watcher, refused
+                )
             engine = Engine(opened, limits, loader)
             started.callback(engine.close)
             for slot, variant in variants.items():
-                _set_variant(engine, slot, variant, watcher)
+                _set_variant(engine, slot, variant, watcher, refused)
             release_memory()  # the weights as they were read
             is_kept_up = watching.poll_seconds > 0
-            controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)
+            controller = Controller(
+                engine, watcher, models, variants, refused, is_kept_up=is_kept_up
+            )
             controller.start()
             started.callback(controller.close)
             coordination = coordination or Coordination()
@@ -313,7 +318,13 @@ def loader_for(
     )
 
 
-def _set_variant(engine: Engine, slot: Slot, wanted: VariantSource, watcher: Watcher) -> None:
+def _set_variant(
+    engine: Engine,
+    slot: Slot,
+    wanted: VariantSource,
+    watcher: Watcher,
+    refused: dict[Slot, RefusedVersion],
+) -> None:
     """Opens a canary or shadow; one of the registry may follow later (`Controller`)."""
     (role, name), source = slot, wanted.source
     assert role is not None
@@ -322,7 +333,7 @@ def _set_variant(engine: Engine, slot: Slot, wanted: VariantSource, watcher: Wat
         if isinstance(source, Address):
             watcher.add(source)
         present = engine.traffic.present
-        model = _open_or_last_good(engine.loader, name, source, present, watcher)
+        model = _open_or_last_good(engine.loader, slot, source, present, watcher, refused)
         engine.set_variant(name, role, Variant(model, wanted.share))
     except UserError as error:
         if model is not None:
@@ -334,11 +345,14 @@ def _set_variant(engine: Engine, slot: Slot, wanted: VariantSource, watcher: Wat
 
 def _open_or_last_good(
     loader: ModelLoader,
-    name: str,
+    slot: Slot,
     source: Path | Address,
     present: Collection[ServedModel],
     watcher: Watcher,
+    refused: dict[Slot, RefusedVersion],
 ) -> ServedModel:
+    """Opens what a source stands for, or the version before; what was then `refused` is noted."""
+    _, name = slot
     found = fetched(source, watcher.pointers)
     try:
         return open_model(loader, name, found, present)
@@ -352,4 +366,5 @@ def _open_or_last_good(
             "warning: version %s of %s is refused, the last good version %s is served: %s",
             *(found.version, name, before.version, error),
         )
+        refused[slot] = found, error
         return open_model(loader, name, before, present)

@@ -15,7 +15,7 @@ from running import repeating, wait_until
 
 from bert_core.errors import UserError
 from serving.engine import Engine
-from serving.models import ModelLoader, load_models
+from serving.models import ModelLoader, load_models, open_model
 from serving.rollout import controller
 from serving.rollout.aliases import Address, VariantSource
 from serving.rollout.controller import Switcher
@@ -92,6 +92,24 @@ def test_a_broken_version_takes_no_traffic_nor_stops_a_start(
     for each in (server, second):
         wait_until(lambda each=each: classify(each)[0] == 2)
         assert each.ask("/info")[1]["models"]["mood"]["refused"] is None
+
+
+def test_an_alias_that_moves_while_a_server_starts_is_followed(
+    follow, copied_registry, small_models, tmp_path, monkeypatch
+):
+    first = follow()
+    changed = other_weights(small_models["sentiment"], tmp_path / "changed", -1.0)
+
+    def open_slowly(*arguments):
+        model = open_model(*arguments)
+        copied_registry.register(changed, "mood", "champion")
+        wait_until(lambda: classify(first)[0] == 2)
+        return model
+
+    monkeypatch.setattr("serving.app.open_model", open_slowly)
+    second = follow()
+    wait_until(lambda: classify(second)[0] == 2)
+    assert second.ask("/info")[1]["models"]["mood"]["refused"] is None
 
 
 def test_a_registry_that_is_gone_is_seen_and_nothing_else(follow, copied_registry):
