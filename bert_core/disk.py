@@ -5,7 +5,6 @@ A full disk is a `DiskFullError` of one line, and leaves no partial file.
 
 import ctypes
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 from bert_core.errors import UserError
@@ -82,26 +81,48 @@ def raise_disk_full(path: Path, remedy: str = "free some space, then repeat") ->
         raise DiskFullError("the disk is full", str(path), remedy) from error
 
 
+class LockTakenError(Exception):
+    """Another process or thread has a lock."""
+
+
+def give_up() -> NoReturn:
+    """Raises `LockTakenError`; for `locked`."""
+    raise LockTakenError
+
+
 @contextmanager
 def locked(path: Path, if_taken: Callable[[], object] | None = None) -> Iterator[None]:
     """Holds the lock of a file of its own, which stays empty, against other processes and threads.
 
     While another has it this waits, or calls `if_taken` again and again, which may wait in its own
-    way, or raise to give up. The system releases the lock of a process that ends, however it ends.
+    way, or raise (`give_up`). The system releases the lock of a process that ends, however it ends.
+    Who has the lock may remove the file; those who waited for it take the lock of a new one.
     """
-    with path.open("a") as file:
-        while not _take_lock(file.fileno(), waits=if_taken is None):
-            assert if_taken is not None
+    while True:
+        with path.open("a") as file:
+            is_held = _take_lock(file.fileno(), waits=if_taken is None)
+            if is_held and _is_at(path, file.fileno()):
+                yield
+                return
+        if not is_held and if_taken is not None:
             if_taken()
-        yield
 
 
 def _take_lock(descriptor: int, *, waits: bool) -> bool:
+    import fcntl  # not on Windows, where models can be loaded all the same
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

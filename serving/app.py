@@ -48,7 +48,7 @@ from serving.rollout.aliases import (
     read_pointer,
     title_of,
 )
-from serving.rollout.controller import Controller, RefusedVersion
+from serving.rollout.controller import Controller
 from serving.rollout.traffic import Variant
 from serving.rollout.watcher import Coordination, Watcher, WatchProcess, WatchSettings
 from serving.routes.embeddings import EmbeddingsInferenceRoutes, OpenAIRoutes
@@ -264,7 +264,6 @@ class RunningEngine:
         variants = variants or {}
         addresses = {source for source in models.values() if isinstance(source, Address)}
         opened: dict[str, ServedModel] = {}
-        refused: dict[Slot, RefusedVersion] = {}
         with ExitStack() as started, ExitStack() as not_yet_owned:
             not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
             watcher = watcher_of(replace(watching, addresses=tuple(sorted(addresses, key=str))))
@@ -273,18 +272,14 @@ class RunningEngine:
                 watcher.start()
             for name, source in models.items():
                 present = list(opened.values())
-                opened[name] = _open_or_last_good(
-                    loader, (None, name), source, present, watcher, refused
-                )
+                opened[name] = _open_or_last_good(loader, name, source, present, watcher)
             engine = Engine(opened, limits, loader)
             started.callback(engine.close)
             for slot, variant in variants.items():
-                _set_variant(engine, slot, variant, watcher, refused)
+                _set_variant(engine, slot, variant, watcher)
             release_memory()  # the weights as they were read
             is_kept_up = watching.poll_seconds > 0
-            controller = Controller(
-                engine, watcher, models, variants, refused, is_kept_up=is_kept_up
-            )
+            controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)
             controller.start()
             started.callback(controller.close)
             coordination = coordination or Coordination()
@@ -318,13 +313,7 @@ def loader_for(
     )
 
 
-def _set_variant(
-    engine: Engine,
-    slot: Slot,
-    wanted: VariantSource,
-    watcher: Watcher,
-    refused: dict[Slot, RefusedVersion],
-) -> None:
+def _set_variant(engine: Engine, slot: Slot, wanted: VariantSource, watcher: Watcher) -> None:
     """Opens a canary or shadow; one of the registry may follow later (`Controller`)."""
     (role, name), source = slot, wanted.source
     assert role is not None
@@ -333,7 +322,7 @@ def _set_variant(
         if isinstance(source, Address):
             watcher.add(source)
         present = engine.traffic.present
-        model = _open_or_last_good(engine.loader, slot, source, present, watcher, refused)
+        model = _open_or_last_good(engine.loader, name, source, present, watcher)
         engine.set_variant(name, role, Variant(model, wanted.share))
     except UserError as error:
         if model is not None:
@@ -345,14 +334,11 @@ def _set_variant(
 
 def _open_or_last_good(
     loader: ModelLoader,
-    slot: Slot,
+    name: str,
     source: Path | Address,
     present: Collection[ServedModel],
     watcher: Watcher,
-    refused: dict[Slot, RefusedVersion],
 ) -> ServedModel:
-    """Opens what a source stands for, or the version before; what was then `refused` is noted."""
-    _, name = slot
     found = fetched(source, watcher.pointers)
     try:
         return open_model(loader, name, found, present)
@@ -366,5 +352,4 @@ def _open_or_last_good(
             "warning: version %s of %s is refused, the last good version %s is served: %s",
             *(found.version, name, before.version, error),
         )
-        refused[slot] = found, error
-        return open_model(loader, name, before, present)
+        return replace(open_model(loader, name, before, present), refused=(found, str(error)))

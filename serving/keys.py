@@ -12,9 +12,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bert_core.disk import flush_to_disk
+from bert_core.disk import flush_to_disk, locked
 from bert_core.errors import UserError
-from serving.rollout.cache import locked
+from serving.rollout.cache import lock_path
 
 
 class RateLimitError(Exception):
@@ -186,9 +186,13 @@ def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: i
     and for a file that cannot be read or written.
     """
     path = path.resolve()
+    lock = lock_path(path)
     try:
-        with locked(path, is_for_once=True):
-            return _add_key(path, name, scopes, tokens_per_minute)
+        with locked(lock):
+            try:
+                return _add_key(path, name, scopes, tokens_per_minute)
+            finally:
+                lock.unlink(missing_ok=True)
     except OSError as error:
         what, remedy = f"no key is made ({error.strerror})", "name a file that can be written"
         raise UserError(what, str(path), remedy) from error

@@ -56,7 +56,8 @@ class ServedModel:
 
     `task` is None of an encoder that was not fine-tuned; `head` then is, too. `pointer` is None of
     a folder that does not come from MLflow's registry. `precision` is that of the encoder's
-    products, `in_flight` counts the requests that it answers, `opened_at` is in Unix seconds.
+    products, `in_flight` counts the requests that it answers, `opened_at` is in Unix seconds. Where
+    it is the last good version, `refused` is the one that could not be opened, and why.
     """
 
     name: str
@@ -71,6 +72,7 @@ class ServedModel:
     precision: Precision | Products = "float32"
     in_flight: InFlight = field(default_factory=InFlight)
     opened_at: float = field(default_factory=time.time)
+    refused: tuple[Pointer, str] | None = None
 
     def __post_init__(self) -> None:
         """Reads the folder now: the cache may remove it once another version is served."""

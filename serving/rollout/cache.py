@@ -4,16 +4,22 @@ In: what downloads a folder. Out: its place, whole, until nothing names it and i
 Where the hash is the name, the model's id at MLflow is a link to it.
 """
 
-import fcntl
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from bert_core.disk import file_sha256, flush_to_disk, raise_disk_full
+from bert_core.disk import (
+    LockTakenError,
+    file_sha256,
+    flush_to_disk,
+    give_up,
+    locked,
+    raise_disk_full,
+)
 from serving.rollout.aliases import POINTERS, read_pointer
 
 CHECKSUMS = "checksums"
@@ -31,7 +37,7 @@ def find_folder(cache: Path, model_id: str) -> Path | None:
     folder = _linked(cache / model_id)
     if not folder.is_dir():
         return None
-    with locked(folder):
+    with locked(lock_path(folder)):
         if not folder.is_dir():  # it was removed in between
             return None
         os.utime(folder)
@@ -57,7 +63,7 @@ def add_folder(
     """
     folder = cache / (content or model_id)
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(lock_path(folder)):
         if not folder.is_dir():
             part = folder.with_name(f".{folder.name}{_PART}")
             shutil.rmtree(part, ignore_errors=True)
@@ -103,40 +109,9 @@ def damaged_file(folder: Path, content: str) -> str | None:
     return None
 
 
-@contextmanager
-def locked(folder: Path, *, waits: bool = True, is_for_once: bool = False) -> Iterator[bool]:
-    """Locks a folder of the cache, or a file, against other processes and threads.
-
-    Gives False where another has it and this one is not to wait. With `is_for_once` the lock's own
-    file is removed in the end.
-    """
-    path = _lock_path(folder)
-    while True:
-        with path.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            if _is_at(path, lock.fileno()):
-                try:
-                    yield True
-                finally:
-                    if is_for_once:
-                        path.unlink(missing_ok=True)
-                return
-        # The previous owner has removed the folder and this lock with it: others use a new file.
-
-
-def _lock_path(folder: Path) -> Path:
+def lock_path(folder: Path) -> Path:
+    """The file whose lock is that of a folder, or of a file."""
     return folder.with_name(f".{folder.name}.lock")
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def evict(cache: Path, most_bytes: float, unused_seconds: float = UNUSED_SECONDS) -> list[str]:
@@ -168,11 +143,15 @@ def evict(cache: Path, most_bytes: float, unused_seconds: float = UNUSED_SECONDS
 def _remove(folder: Path, unused_since: float) -> bool:
     """Removes a folder that was not used since then, has no pointer and no lock."""
     away = folder.with_name(f".{folder.name}.{os.getpid()}{_REMOVED}")
-    with locked(folder, waits=False) as is_mine:
-        if not is_mine or _used_at(folder) > unused_since or folder.name in _named(folder.parent):
-            return False
-        folder.rename(away)  # at once: a crash leaves no part of it that looks like the whole
-        _lock_path(folder).unlink()
+    lock = lock_path(folder)
+    try:
+        with locked(lock, give_up):
+            if _used_at(folder) > unused_since or folder.name in _named(folder.parent):
+                return False
+            folder.rename(away)  # at once: a crash leaves no part of it that looks like the whole
+            lock.unlink()
+    except LockTakenError:
+        return False
     shutil.rmtree(away, ignore_errors=True)
     return True
 
@@ -182,11 +161,10 @@ def _remove_left_overs(cache: Path) -> None:
     for path in cache.glob(f".*{_REMOVED}"):
         shutil.rmtree(path, ignore_errors=True)
     for path in cache.glob(f".*{_PART}"):
-        folder = path.with_name(path.name[1 : -len(_PART)])
-        with locked(folder, waits=False) as is_mine:
-            if is_mine:
-                shutil.rmtree(path, ignore_errors=True)
-                _lock_path(folder).unlink()
+        lock = lock_path(path.with_name(path.name[1 : -len(_PART)]))
+        with suppress(LockTakenError), locked(lock, give_up):
+            shutil.rmtree(path, ignore_errors=True)
+            lock.unlink()
 
 
 def _named(cache: Path) -> set[str]:

@@ -136,16 +136,11 @@ class Switcher:
         release_memory()
 
 
-RefusedVersion = tuple[Pointer, UserError]
-"""A version that could not be opened, and why."""
-
-
 class Controller:
     """Reconciles an engine's slots with what is wanted there, on a thread of its own.
 
-    `models` and `variants` are what the engine starts with, `refused` the versions that it should
-    have started with, where it has the ones before. With `is_kept_up` pointers are followed;
-    without, an address stands for the version that it was when it was set.
+    `models` and `variants` are what the engine starts with. With `is_kept_up` pointers are
+    followed; without, an address stands for the version that it was when it was set.
     """
 
     def __init__(
@@ -154,7 +149,6 @@ class Controller:
         watcher: Watcher,
         models: Mapping[str, Path | Address],
         variants: Variants,
-        refused: Mapping[Slot, RefusedVersion],
         *,
         is_kept_up: bool,
     ) -> None:
@@ -170,7 +164,7 @@ class Controller:
         sources |= {slot: variant.source for slot, variant in variants.items()}
         for slot, source in sources.items():
             if self._switcher.at(slot) is not None:  # an empty one is reconciled later
-                engine.slots[slot] = self._initial_state(slot, source, refused.get(slot))
+                engine.slots[slot] = self._initial_state(slot, source)
         self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
 
     def start(self) -> None:
@@ -245,9 +239,7 @@ class Controller:
         elif wanted.source == state.source:
             self._update(slot, state, wanted.share)
 
-    def _initial_state(
-        self, slot: Slot, source: Path | Address, refused: RefusedVersion | None
-    ) -> SlotState:
+    def _initial_state(self, slot: Slot, source: Path | Address) -> SlotState:
         if isinstance(source, Path):
             return SlotState(source, seen=source)
         model = self._switcher.at(slot)
@@ -255,10 +247,10 @@ class Controller:
         served, path = model.pointer, self._watcher.pointers[source]
         state = SlotState(source, path, seen=served)
         self._note_registry(slot, state)
-        self._switcher.note(slot, served, None if refused else path)
-        if refused:
-            state.seen, error = refused
-            self._refuse(slot, state, state.seen.version, str(error))
+        self._switcher.note(slot, served, None if model.refused else path)
+        if model.refused:
+            state.seen, reason = model.refused
+            self._refuse(slot, state, state.seen.version, reason)
         return state
 
     def _run(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from running import repeating
 
-from bert_core.disk import file_sha256
+from bert_core.disk import file_sha256, locked
 from bert_core.lineage import Lineage
 from bert_core.model_folder import CHECKSUMS as WRITTEN_CHECKSUMS
 from bert_core.model_folder import publish_folder
@@ -21,7 +21,14 @@ from serving.rollout.aliases import (
     pointer_path,
     switch_pointer,
 )
-from serving.rollout.cache import CHECKSUMS, add_folder, damaged_file, evict, find_folder, locked
+from serving.rollout.cache import (
+    CHECKSUMS,
+    add_folder,
+    damaged_file,
+    evict,
+    find_folder,
+    lock_path,
+)
 
 STORE = "http://mlflow:5000"
 SIZE = 1000
@@ -141,7 +148,7 @@ def test_the_longest_unused_go_first_until_the_rest_fits(cache, put):
     (foreign / "large").write_bytes(bytes(100 * SIZE))
     each = sum(path.stat().st_size for path in old.iterdir())
     assert evict(cache, 6 * each, 60) == []
-    with locked(held):
+    with locked(lock_path(held)):
         assert evict(cache, 5.5 * each, 60) == [older.name]
         assert evict(cache, 0, 60) == [old.name], "the others are named, recent or held"
     assert not older.exists() and named.exists() and good.exists() and recent.exists()
@@ -161,7 +168,7 @@ def test_what_killed_processes_have_left_is_removed(cache, put):
     for name in (f".{'1' * 64}.17.removed", f".{'2' * 64}.part", ".m-3.part"):
         (cache / name).mkdir()
         (cache / name / "weights").write_bytes(b"a part")
-    with locked(cache / "m-3"):
+    with locked(lock_path(cache / "m-3")):
         assert evict(cache, 1 << 40) == []
         assert {path.name for path in cache.iterdir()} >= {".m-3.part"}, "it is being fetched"
     evict(cache, 1 << 40)
@@ -173,7 +180,7 @@ def test_who_waits_for_what_is_being_removed_fetches_it_again(cache, put):
     again = threading.Thread(
         target=add_folder, args=(cache, "m-1", folder.name, download_of(b"a", calls))
     )
-    with locked(folder):
+    with locked(lock_path(folder)):
         again.start()
         again.join(0.2)
         assert again.is_alive() and not calls
@@ -192,7 +199,7 @@ def test_what_is_fetched_and_removed_at_once_is_whole_or_not_there(cache, put):
             find_folder(cache, "m-1") or add_folder(
                 cache, "m-1", folder.name, download_of(b"a", calls)
             )
-            with locked(folder):
+            with locked(lock_path(folder)):
                 if folder.exists() and damaged_file(folder, folder.name):
                     wrong.append("a part")
         except Exception as error:  # noqa: BLE001 - it is told below

@@ -87,7 +87,8 @@ def test_a_broken_version_takes_no_traffic_nor_stops_a_start(
     assert 'bertline_switches_total{model="mood",result="refused"} 1.0' in metrics
     second = follow()  # as a replica that is started anew
     assert classify(second)[0] == 1
-    assert second.ask("/info")[1]["models"]["mood"]["refused"]["version"] == 3
+    again = second.ask("/info")[1]["models"]["mood"]["refused"]
+    assert (again["version"], again["reason"]) == (3, refused["reason"])
     copied_registry.client.set_registered_model_alias("mood", "champion", "2")
     for each in (server, second):
         wait_until(lambda each=each: classify(each)[0] == 2)

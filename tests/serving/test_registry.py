@@ -1,6 +1,5 @@
 """Models come out of MLflow's registry as they went in, once."""
 
-import fcntl
 import shutil
 import threading
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow.artifacts import list_artifacts
 
-from bert_core.disk import file_sha256
+from bert_core.disk import file_sha256, locked
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
 from serving.registry import (
@@ -71,8 +70,7 @@ def test_who_comes_second_waits_and_takes_what_is_there(registry, tmp_path):
     cache = tmp_path / "second"
     cache.mkdir()
     second = threading.Thread(target=fetch_model, args=(*asked, cache))
-    with (cache / f".{first.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(cache / f".{first.name}.lock"):
         second.start()
         second.join(1)
         assert second.is_alive() and not (cache / first.name).exists()

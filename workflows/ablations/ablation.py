@@ -27,7 +27,6 @@ from workflows.ablations.settings import (
     tune_settings,
 )
 from workflows.ablations.studies import (
-    BLOCK,
     CONTROL,
     Variant,
     chosen_variants,
@@ -459,11 +458,9 @@ def described_recipe(
         f"{reads}: {steps}, seed {settings.seed}. But for what the study "
         f"varies they are {settings.model.described}.",
         *([] if start is None else _of_the_start(start, shards)),
-        f"All learn alike: {number_of(learning.epochs, 'epoch')} in batches of "
-        f"{learning.batch_size}, peak learning rate {finetuning_rate(settings):g}, which is "
-        "searched for none of them."
-        + " Dropout is what is usual for each block."
-        * (settings.study == BLOCK),
+        "All learn alike, with the dropout that is usual for their block: "
+        f"{number_of(learning.epochs, 'epoch')} in batches of {learning.batch_size}, peak learning "
+        f"rate {finetuning_rate(settings):g}, which is searched for none of them.",
     )
 
 

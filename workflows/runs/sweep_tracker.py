@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from bert_core.disk import locked
+from bert_core.disk import LockTakenError, give_up, locked
 from bert_core.errors import UserError
 from workflows.runs.mlflow_run import MAX_PAUSE_SECONDS, RunSender
 from workflows.runs.tracker import (
@@ -277,8 +277,8 @@ class SweepSender:
         self._close(folder)
         with ExitStack() as held:
             try:
-                held.enter_context(locked(folder / LOCK_NAME, _give_up))
-            except BlockingIOError:
+                held.enter_context(locked(folder / LOCK_NAME, give_up))
+            except LockTakenError:
                 return False
             sender = held.enter_context(closing(RunSender(folder, {PARENT_TAG: self._own.run_id})))
             self._open[folder] = OpenTrial(trial.starts, sender, held.pop_all())
@@ -313,7 +313,3 @@ class SweepSender:
         closed = self._open.pop(folder, None)
         if closed is not None:
             closed.held.close()
-
-
-def _give_up() -> None:
-    raise BlockingIOError
