@@ -230,10 +230,20 @@ class PretrainingOptimizerSettings(OptimizerSettings):
         return round(self.warmup_share * total_steps)
 
 
-class LabelLossSettings(BaseModel):
-    """What the loss of labels makes of those that are rare, easy, or wrong."""
+class _Changes(BaseModel):
+    """Settings that change nothing by default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of those that are other than by default."""
+        plain = type(self)()
+        return [name for name, value in self if value != getattr(plain, name)]
+
+
+class LabelLossSettings(_Changes):
+    """What the loss of labels makes of those that are rare, easy, or wrong."""
 
     class_weights: Literal["none", "balanced"] | dict[str, float] = Field(
         default="none",
@@ -256,12 +266,6 @@ class LabelLossSettings(BaseModel):
             raise ValueError("give weights above 0")
         return given
 
-    @property
-    def changed(self) -> list[str]:
-        """The names of those that are other than by default, with which all count alike."""
-        plain = type(self)()
-        return [name for name, value in self if value != getattr(plain, name)]
-
 
 class EvaluationPlan(BaseModel):
     """When a run is measured on dev, and which of its states is the best."""
@@ -278,10 +282,8 @@ class EvaluationPlan(BaseModel):
     )
 
 
-class DistillationSettings(BaseModel):
+class DistillationSettings(_Changes):
     """How a student learns from a teacher (Hinton et al. 2015, arXiv 1503.02531)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     temperature: float = Field(
         default=2.0, gt=0, description="logits of both are divided by it: above 1 they say more"
@@ -290,17 +292,9 @@ class DistillationSettings(BaseModel):
         default=0.9, ge=0, le=1, description="share of the loss to the teacher; the rest is labels'"
     )
 
-    @property
-    def changed(self) -> list[str]:
-        """The names of those that are other than by default."""
-        plain = type(self)()
-        return [name for name, value in self if value != getattr(plain, name)]
 
-
-class DecisionSettings(BaseModel):
+class DecisionSettings(_Changes):
     """What is tuned on dev after the best epoch; it is kept where it helps out of fold."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     temperature: bool = Field(
         default=False,
@@ -312,11 +306,6 @@ class DecisionSettings(BaseModel):
         description="choose the probability above which a label is given by the criterion; of two"
         " labels, or several",
     )
-
-    @property
-    def changed(self) -> list[str]:
-        """The names of those that are asked for."""
-        return [name for name, is_asked in self if is_asked]
 
 
 class FinetuningOptimizerSettings(OptimizerSettings):

@@ -214,7 +214,7 @@ def tuned_thresholds(
 ) -> tuple[Classification, Finding]:
     """The task, with thresholds where they are kept, and what was found."""
     scores = np.array([list(each["scores"].values()) for each in predictions])  # [N, L]
-    gold = np.array([[_has(example, name) for name in task.labels] for example in examples])
+    gold = given_labels(task, examples)
     out_of_fold = list(predictions)
     for number in range(NUM_FOLDS):
         held = fold == number
@@ -306,6 +306,8 @@ def _best_threshold(
     cuts = Cuts.of(scores[counted, label], gold[counted, label])
     hits, found = cuts.hits, cuts.found
     num_gold, total = gold[counted, label].sum(), counted.sum()
+    if not 0 < num_gold < total:  # nothing contradicts a threshold beyond all scores
+        return float(thresholds[label])
     nots = total - num_gold - found + hits  # that rightly are not given it
     match criterion:
         case "accuracy" | "exact_match":
@@ -327,6 +329,7 @@ def _best_threshold(
     return float(cuts.threshold[best[np.abs(cuts.threshold[best] - 0.5).argmin()]])
 
 
-def _has(example: Text, label: str) -> bool:
-    answer = example.answer
-    return label in answer if isinstance(answer, tuple) else label == answer
+def given_labels(task: Classification, examples: Sequence[Text]) -> BoolArray:
+    """Which labels each example has, [N, L]."""
+    sets = [{*(task.label_names([example]) or ())} for example in examples]
+    return np.array([[name in each for name in task.labels] for each in sets], dtype=bool)

@@ -74,6 +74,19 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def in_several_folds(labels: IntArray, fold: IntArray, num_labels: int) -> BoolArray:
+    """Which labels, [L], occur in more than one fold, those of U units and their folds given.
+
+    A label of one fold alone is judged by models that have not learned it: they contradict it
+    wherever it is, and by their low probabilities every other one that is a little more probable.
+    """
+    first = np.full(num_labels, np.iinfo(np.int64).max)
+    last = np.full(num_labels, -1)
+    np.minimum.at(first, labels, fold)
+    np.maximum.at(last, labels, fold)
+    return first < last
+
+
 def errors_of_labels(
     labels: IntArray, probabilities: FloatArray, names: Sequence[str]
 ) -> LabelErrors:
@@ -103,17 +116,17 @@ def errors_of_labels(
 
 
 def errors_of_label_sets(
-    given: BoolArray, probabilities: FloatArray, names: Sequence[str]
+    given: BoolArray, probabilities: FloatArray, names: Sequence[str], fold: IntArray
 ) -> LabelErrors:
-    """Of any number of labels each: `given` [U, L], `probabilities` [U, L] out of fold.
+    """Of any number of labels each: `given` [U, L], `probabilities` [U, L] out of `fold` [U].
 
-    Each label is judged by itself, but for those that all units have, or none (`judged_labels`).
+    Each label is judged by itself, but for those that cannot be (`judged_labels`).
     """
     from cleanlab.count import estimate_joint
     from cleanlab.multilabel_classification.filter import find_multilabel_issues_per_class
     from cleanlab.multilabel_classification.rank import get_label_quality_scores
 
-    judged = judged_labels(given)
+    judged = judged_labels(given, fold)
     chosen, probable = given[:, judged], probabilities[:, judged]
     sets = [np.flatnonzero(row).tolist() for row in chosen]
     wrong = np.zeros(given.shape, dtype=bool)
@@ -137,13 +150,16 @@ def errors_of_label_sets(
     )
 
 
-def judged_labels(given: BoolArray) -> IntArray:
-    """The labels that can be judged: some units have them, and some do not.
+def judged_labels(given: BoolArray, fold: IntArray) -> IntArray:
+    """The labels that can be judged: in more than one fold some units have them, and some do not.
 
     Raises `UserError` where they are fewer than two, which cleanlab needs.
     """
-    judged = np.flatnonzero(given.any(axis=0) & ~given.all(axis=0))
+    parts = [given[fold == each] for each in np.unique(fold)]
+    having = np.sum([part.any(axis=0) for part in parts], axis=0)
+    lacking = np.sum([~part.all(axis=0) for part in parts], axis=0)
+    judged = np.flatnonzero((having > 1) & (lacking > 1))
     if len(judged) < 2:
-        what = "fewer than two labels that some examples have and others lack"
+        what = "fewer than two labels that examples of several folds have, and others lack"
         raise UserError(what, "the training examples", "check the column of labels")
     return judged

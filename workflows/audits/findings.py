@@ -5,7 +5,7 @@ A judgement is about an example, or about a word of one. Shapes: U judgements, L
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,19 @@ from typing import Any
 import numpy as np
 
 from bert_core.disk import atomic_write
+from bert_core.errors import UserError
+from bert_core.evaluation.decisions import given_labels
 from bert_core.evaluation.label_errors import (
     BoolArray,
     FloatArray,
     LabelErrors,
     errors_of_label_sets,
     errors_of_labels,
+    in_several_folds,
+    judged_labels,
 )
-from bert_core.tasks.classification import Classification, Text
+from bert_core.evaluation.outcomes import write_predictions
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.task import Task, softmax
 from bert_core.text.rng import IntArray
 from workflows.finetuning.splits import TEXTS, WHERE, as_cell, place_of
@@ -76,12 +81,16 @@ class Judgement:
 
 @dataclass(frozen=True)
 class AuditFindings:
-    """The judgements of an audit, the most suspect first, one for each example or for each word."""
+    """The judgements of an audit, the most suspect first, one for each example or for each word.
+
+    `unjudged` counts what has a label that no model which judges it has learned, by the label.
+    """
 
     task: Task
     errors: LabelErrors
     judgements: Sequence[Judgement]
     num_examples: int
+    unjudged: Mapping[str, int]
 
     @property
     def suspects(self) -> list[Judgement]:
@@ -104,16 +113,14 @@ class AuditFindings:
         records = [each.record(rank) for rank, each in enumerate(self.suspects, start=1)]
         names = list(self.judgements[0].record(1))
         write_csv(records, names, folder / f"{SUSPECTS}.csv")
-        write_jsonl(records, folder / f"{SUSPECTS}.jsonl")
+        write_predictions(records, folder / f"{SUSPECTS}.jsonl")
         worst = {each.example: each for each in reversed(self.judgements)}
         ranked = [each for each in self.judgements if worst[each.example] is each]
-        write_jsonl(
-            (
-                each.record(rank) | {"suspect": each.is_suspect}
-                for rank, each in enumerate(ranked, start=1)
-            ),
-            folder / f"{RANKING}.jsonl",
-        )
+        ranking = [
+            each.record(rank) | {"suspect": each.is_suspect}
+            for rank, each in enumerate(ranked, start=1)
+        ]
+        write_predictions(ranking, folder / f"{RANKING}.jsonl")
 
 
 def write_csv(records: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> None:
@@ -131,44 +138,64 @@ def _cell(value: Any) -> Any:  # noqa: ANN401 - a text, labels or a number
     return as_cell(value) if isinstance(value, str) else value
 
 
-def write_jsonl(records: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Writes a record a line, atomically."""
-    with atomic_write(path) as beside, beside.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
 def audit_findings(found: OutOfFold, folds: Sequence[JudgedFold]) -> AuditFindings:
     """Judges every training example; `folds` are those of `found`, in their order."""
     task = found.task
     if not isinstance(task, Classification):
-        errors, judgements = _of_words(found, folds)
+        errors, judgements, unjudged = _of_words(found, folds)
     elif task.kind == "multiple":
-        errors, judgements = _of_label_sets(found, task)
+        errors, judgements, unjudged = _of_label_sets(found, task)
     else:
-        errors, judgements = _of_labels(found, task)
-    order = errors.order.tolist()
-    return AuditFindings(task, errors, [judgements[unit] for unit in order], len(found.examples))
+        errors, judgements, unjudged = _of_labels(found, task)
+    ranked = [judgements[unit] for unit in errors.order.tolist()]
+    return AuditFindings(task, errors, ranked, len(found.examples), unjudged)
 
 
-def _of_labels(found: OutOfFold, task: Task) -> tuple[LabelErrors, list[Judgement]]:
+_Found = tuple[LabelErrors, list[Judgement], dict[str, int]]
+"""Errors, their judgements, and how many are not judged, by their label."""
+
+
+def _of_labels(found: OutOfFold, task: Task) -> _Found:
     number = {name: index for index, name in enumerate(task.labels)}
     labels = np.array([number[str(each.answer)] for each in found.examples], dtype=np.int64)
-    probabilities = _scores(found, task)
+    units, unjudged = _judged(labels, np.asarray(found.fold), task.labels)
+    labels, probabilities = labels[units], _scores(found, task)[units]
     errors = errors_of_labels(labels, probabilities, task.labels)
     judgements = _judgements(errors, labels, probabilities, task.labels)
-    return errors, [
-        replace(each, example=unit, where=example.where, texts=task.texts(example), fold=fold)
-        for unit, (each, example, fold) in enumerate(
-            zip(judgements, found.examples, found.fold, strict=True)
-        )
-    ]
+    places = [(unit, found.examples[unit], found.fold[unit]) for unit in units.tolist()]
+    return (
+        errors,
+        [
+            replace(each, example=unit, where=example.where, texts=task.texts(example), fold=fold)
+            for each, (unit, example, fold) in zip(judgements, places, strict=True)
+        ],
+        unjudged,
+    )
 
 
-def _of_label_sets(found: OutOfFold, task: Task) -> tuple[LabelErrors, list[Judgement]]:
-    given = given_labels(task, found.examples)
+def _judged(
+    labels: IntArray, fold: IntArray, names: Sequence[str]
+) -> tuple[IntArray, dict[str, int]]:
+    """The units that can be judged, and how many others there are, by their label.
+
+    Raises `UserError` where what can be judged has fewer than two labels.
+    """
+    is_judged = in_several_folds(labels, fold, len(names))
+    if is_judged.sum() < 2:
+        what = "fewer than two labels that examples of several folds have"
+        raise UserError(what, "the training examples", "give more examples of each label")
+    counts = np.bincount(labels, minlength=len(names))
+    others = np.flatnonzero((counts > 0) & ~is_judged).tolist()
+    return np.flatnonzero(is_judged[labels]), {names[n]: int(counts[n]) for n in others}
+
+
+def _of_label_sets(found: OutOfFold, task: Classification) -> _Found:
+    given, folds = given_labels(task, found.examples), np.asarray(found.fold)
     probabilities = _scores(found, task)
-    errors = errors_of_label_sets(given, probabilities, task.labels)
+    errors = errors_of_label_sets(given, probabilities, task.labels, folds)
+    counts = given.sum(axis=0)
+    others = np.setdiff1d(np.flatnonzero(counts), judged_labels(given, folds)).tolist()
+    unjudged = {task.labels[n]: int(counts[n]) for n in others}
     judgements = []
     for unit, (example, fold) in enumerate(zip(found.examples, found.fold, strict=True)):
         own, suggested = given[unit], np.isin(np.arange(given.shape[1]), errors.suggested[unit])
@@ -186,13 +213,7 @@ def _of_label_sets(found: OutOfFold, task: Task) -> tuple[LabelErrors, list[Judg
                 is_suspect=bool(errors.suspects[unit]),
             )
         )
-    return errors, judgements
-
-
-def given_labels(task: Task, examples: Sequence[Text]) -> BoolArray:
-    """Which labels each example has, [N, L]."""
-    sets = [{*(task.label_names([example]) or ())} for example in examples]
-    return np.array([[name in each for name in task.labels] for each in sets], dtype=bool)
+    return errors, judgements, unjudged
 
 
 def _named(chosen: BoolArray, names: Sequence[str]) -> list[str]:
@@ -209,11 +230,12 @@ def _scores(found: OutOfFold, task: Task) -> FloatArray:
     return np.array([[each[name] for name in task.labels] for each in scores], dtype=np.float64)
 
 
-def _of_words(found: OutOfFold, folds: Sequence[JudgedFold]) -> tuple[LabelErrors, list[Judgement]]:
+def _of_words(found: OutOfFold, folds: Sequence[JudgedFold]) -> _Found:
     """Words without a token, and those that were truncated, are not judged."""
     names = found.task.labels
     labels: list[IntArray] = []
     probabilities: list[FloatArray] = []
+    fold_of_word: list[int] = []
     words: list[tuple[int, int]] = []
     first = 0
     for fold in folds:
@@ -221,6 +243,7 @@ def _of_words(found: OutOfFold, folds: Sequence[JudgedFold]) -> tuple[LabelError
         known = np.flatnonzero(rows.labels >= 0)
         labels.append(rows.labels[known].astype(np.int64))
         probabilities.append(softmax(fold.outputs[known]))
+        fold_of_word += [fold.number] * len(known)
         ends = np.cumsum([len(each.words) for each in examples])
         places = rows.notes["words"][known]
         sentences = np.searchsorted(ends, places, side="right")
@@ -229,21 +252,27 @@ def _of_words(found: OutOfFold, folds: Sequence[JudgedFold]) -> tuple[LabelError
             words.append((first + number, place - begin))
         first += len(examples)
     given, probable = np.concatenate(labels), np.concatenate(probabilities)
-    errors = errors_of_labels(given, probable, names)
-    judgements = _judgements(errors, given, probable, names)
+    units, unjudged = _judged(given, np.asarray(fold_of_word), names)
+    errors = errors_of_labels(given[units], probable[units], names)
+    judgements = _judgements(errors, given[units], probable[units], names)
     texts = [found.task.texts(sentence) for sentence in found.examples]
-    return errors, [
-        replace(
-            each,
-            example=number,
-            where=found.examples[number].where,
-            texts=texts[number],
-            word=word + 1,
-            token=found.examples[number].words[word],
-            fold=found.fold[number],
-        )
-        for each, (number, word) in zip(judgements, words, strict=True)
-    ]
+    places = [words[unit] for unit in units.tolist()]
+    return (
+        errors,
+        [
+            replace(
+                each,
+                example=number,
+                where=found.examples[number].where,
+                texts=texts[number],
+                word=word + 1,
+                token=found.examples[number].words[word],
+                fold=found.fold[number],
+            )
+            for each, (number, word) in zip(judgements, places, strict=True)
+        ],
+        unjudged,
+    )
 
 
 def _judgements(

@@ -84,6 +84,7 @@ def as_json(report: AuditReport) -> dict[str, Any]:
         "unit": findings.unit,
         "num_examples": findings.num_examples,
         "num_units": len(findings.judgements),
+        "not_judged": dict(findings.unjudged),
         "num_suspects": len(findings.suspects),
         "num_suspect_examples": findings.num_suspect_examples,
         "estimated_noise": errors.share,
@@ -101,6 +102,7 @@ def summary_lines(report: AuditReport, folder: Path) -> list[str]:
     return [
         f"out of fold  {out_of_fold_text(report)}",
         f"suspects     {suspects_text(report.findings)}",
+        *(f"not judged   {each}" for each in unjudged_texts(report.findings)),
         f"noise        {noise_text(report.findings)}",
         f"retrained    {retrained_text(report)}",
         f"list         {folder / SUSPECTS}.csv",
@@ -122,6 +124,16 @@ def suspects_text(findings: AuditFindings) -> str:
         return f"{count:,} of {total:,} training examples ({share})"
     sentences = f"in {findings.num_suspect_examples:,} of {findings.num_examples:,} examples"
     return f"{count:,} of {total:,} words ({share}), {sentences}"
+
+
+def unjudged_texts(findings: AuditFindings) -> list[str]:
+    """What could not be judged, in words; nothing where everything was."""
+    counts = findings.unjudged
+    if not counts:
+        return []
+    first = ", ".join(f"{one_line(name)} {count:,}" for name, count in [*counts.items()][:5])
+    more = ", …" if len(counts) > 5 else ""
+    return [f"{sum(counts.values()):,} of labels that only one fold has: {first}{more}"]
 
 
 def noise_text(findings: AuditFindings) -> str:
@@ -167,6 +179,7 @@ def audit_page(report: AuditReport) -> Page:
         ("models", models_text(report)),
         ("out of fold", out_of_fold_text(report)),
         ("suspects", suspects_text(findings)),
+        *(("not judged", each) for each in unjudged_texts(findings)),
         ("noise", noise_text(findings)),
         ("retrained", retrained_text(report)),
     ]
@@ -285,7 +298,7 @@ def _retraining(report: AuditReport) -> Table | str:
 
 
 def _files(findings: AuditFindings) -> list[tuple[str, str]]:
-    ranked = "every training example, the most suspect first"
+    ranked = "every training example that is judged, the most suspect first"
     if findings.unit == "word":
         ranked += ", each with its worst word"
     return [

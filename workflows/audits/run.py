@@ -1,11 +1,11 @@
 """One start of an audit: trains the folds, judges the labels, retrains without the suspects."""
 
+from collections import Counter
 from dataclasses import replace
 
 from bert_core.errors import UserError
-from bert_core.evaluation.label_errors import judged_labels
 from bert_core.strict_files import read_json_object
-from workflows.audits.findings import SUSPECTS, audit_findings, given_labels
+from workflows.audits.findings import SUSPECTS, audit_findings
 from workflows.audits.report import DATA, AuditReport, summary_lines, write_audit_report
 from workflows.audits.retraining import opened_retraining
 from workflows.audits.settings import AuditSettings
@@ -27,10 +27,11 @@ def refuse_unjudged(sweep: Sweep) -> None:
     """Raises `UserError` where the labels that occur are too few to be judged."""
     task = sweep.data.task
     examples = [*sweep.data.train.examples, *sweep.data.dev.examples]
-    if task.problem_type == "multi_label_classification":
-        judged_labels(given_labels(task, examples))
-    elif len(task.label_names(examples) or ()) < 2:
-        what = "fewer than two labels in the training examples"
+    counts = Counter(name for each in examples for name in task.label_names([each]) or ())
+    several = task.problem_type == "multi_label_classification"
+    most = len(examples) - 2 if several else len(examples)
+    if sum(2 <= count <= most for count in counts.values()) < 2:
+        what = f"fewer than two labels that two examples have{', and two lack' * several}"
         raise UserError(what, sweep.settings.source("train"), "check the column of labels")
 
 

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import NoSuchSplitError, UserError
@@ -21,6 +21,9 @@ EXPERIMENT = "audits"
 FOLDS = 5
 HELD_OUT = 0.1
 """The share held out as dev, where models are retrained and the data have no dev file."""
+
+
+SPLIT_FILES = ("train", "dev", "test")
 
 
 class AuditSettings(TaskRunSettings):
@@ -54,7 +57,7 @@ class AuditSettings(TaskRunSettings):
             "optimizer.peak_learning_rate",
             "options.max_length",
         ),
-        refused=("fold", "exclude", "tracking.register_as", "decisions"),
+        refused=("fold", "exclude", "tracking.register_as", "decisions", *SPLIT_FILES),
     )
 
     retrain: bool = Field(
@@ -73,6 +76,15 @@ class AuditSettings(TaskRunSettings):
         description="runs at once, at most; by default as many as fit the cluster at the start",
     )
     gpus_per_trial: float = Field(default=1.0, gt=0, description="GPUs of a run, or a share of one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_is_one_place(cls, values: Any) -> Any:  # noqa: ANN401 - what pydantic hands over
+        for name in SPLIT_FILES:
+            if values.get(name) is not None:
+                what = "an audit takes one file, or a folder of files"
+                raise UserError(what, f"--{name}", "make a folder of the files, and give --data")
+        return values
 
 
 @cache

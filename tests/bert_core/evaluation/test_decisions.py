@@ -104,6 +104,14 @@ def test_the_thresholds_of_several_labels_are_about_the_best_there_are(criterion
     assert score([0.5] * 2) <= found and found >= best - 0.1
 
 
+@pytest.mark.parametrize("criterion", METRICS["multiple"])
+def test_a_label_that_all_of_dev_has_or_none_keeps_its_half(criterion):
+    scores = np.random.default_rng(0).uniform(size=(60, 3))
+    gold = np.stack([scores[:, 0] > 0.3, np.zeros(60, bool), np.ones(60, bool)], axis=1)
+    found = best_thresholds(scores, gold, criterion)
+    assert found[1:].tolist() == [0.5, 0.5]
+
+
 def test_a_threshold_is_left_at_a_half_where_that_is_as_good():
     scores = np.array([[0.9], [0.7], [0.2], [0.1]])
     gold = np.array([[True], [True], [False], [False]])
@@ -121,8 +129,9 @@ def test_certain_scores_are_no_trouble():
     assert all(np.isfinite(finding.before) for finding in found.findings)
     scores = np.array([each["scores"]["b"] for each in found.predictions])
     assert scores.min() == 0 and np.isfinite(scores).all()
-    assert best_thresholds(np.ones((4, 1)), np.zeros((4, 1), bool), "accuracy") == [1.0]
-    assert best_thresholds(np.zeros((4, 1)), np.ones((4, 1), bool), "f1") == [0.5]
+    one = np.array([[False], [False], [False], [True]])
+    assert best_thresholds(np.ones((4, 1)), one, "accuracy") == [1.0]
+    assert best_thresholds(np.zeros((4, 1)), ~one, "f1") == [0.5]
 
 
 @pytest.mark.parametrize("wanted", [0.25, 1.0, 4.0])

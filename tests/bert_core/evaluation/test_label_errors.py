@@ -8,6 +8,7 @@ from bert_core.evaluation.label_errors import (
     ABSENT,
     errors_of_label_sets,
     errors_of_labels,
+    in_several_folds,
     judged_labels,
 )
 
@@ -76,7 +77,9 @@ def test_of_several_labels_each_is_judged():
     probabilities = np.where(right, 0.85, 0.1) * random.uniform(0.9, 1.1, right.shape)
     given = right.copy()
     given[:8, 0] ^= True
-    found = errors_of_label_sets(given, probabilities, (*NAMES, "never"))
+    fold = np.arange(200) % 4
+    given[:, 3] = right[:, 3] = fold == 1  # judged by a model that has not learned it
+    found = errors_of_label_sets(given, probabilities, (*NAMES, "of one fold"), fold)
     assert {*found.order[:8].tolist()} == {*range(8)}
     suspects = np.flatnonzero(found.suspects)
     assert len(suspects) >= 3 and suspects.max() < 8
@@ -90,4 +93,9 @@ def test_fewer_than_two_labels_to_judge_are_refused():
     given = np.ones((5, 3), dtype=bool)
     given[0, 0] = False
     with pytest.raises(UserError, match="fewer than two labels"):
-        judged_labels(given)
+        judged_labels(given, np.arange(5))
+
+
+def test_a_label_of_one_fold_is_not_in_several():
+    found = in_several_folds(np.array([0, 0, 1, 1, 3]), np.array([0, 1, 2, 2, 0]), 4)
+    assert found.tolist() == [True, False, False, False]

@@ -262,7 +262,8 @@ def test_a_run_that_is_no_fold_keeps_no_outputs(tmp_path):
         ({"exclude": "suspects.csv"}, "--exclude"),
         ({"tracking.register_as": "m"}, "--tracking.register_as"),
         ({"decisions.thresholds": True}, "--decisions.thresholds (leave it out; finetune.py"),
-        ({"test": "test.tsv"}, "files of splits are for single runs"),
+        ({"test": "test.tsv"}, "an audit takes one file, or a folder of files: --test"),
+        ({"train": "a.tsv", "dev": "b.tsv"}, "give --data"),
         ({"folds": 1}, "greater than or equal to 2"),
     ],
 )
@@ -281,7 +282,7 @@ def test_what_cannot_be_audited_is_refused_in_one_line(tmp_path, capsys, changed
 
 def test_labels_that_leave_nothing_to_judge_are_refused(tmp_path):
     (tmp_path / "data").mkdir()
-    rows = [f"ba {'keli ' * (n % 9)}{n}\tup" for n in range(30)]
+    rows = [f"ba {'keli ' * (n % 9)}{n}\t{'up' if n else 'down'}" for n in range(30)]
     (tmp_path / "data" / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     with (
         pytest.raises(UserError, match="fewer than two labels"),

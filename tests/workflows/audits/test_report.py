@@ -57,6 +57,28 @@ def written(found, folder):
 
 
 @pytest.mark.parametrize("kind", ["single", "multiple"])
+def test_a_label_of_one_fold_is_not_judged_and_counted(tmp_path, kind):
+    found = out_of_fold(("up", "down", "rare"), kind)
+    keep = [n for n, each in enumerate(found.examples) if "rare" not in each.answer]
+    keep += [n for n, each in enumerate(found.examples) if "rare" in each.answer][:3]
+    found = OutOfFold(
+        found.task,
+        [found.examples[n] for n in keep],
+        [found.predictions[n] for n in keep],
+        [0 if "rare" in found.examples[n].answer else n // 3 % 2 for n in keep],
+    )
+    findings = written(found, tmp_path)
+    assert findings.unjudged == {"rare": 3}
+    for each in findings.suspects:
+        assert ("rare" in each.label) == ("rare" in each.suggested)
+    assert all("rare" not in (each.given, each.likely) for each in findings.errors.noise)
+    judged = {each.example for each in findings.judgements}
+    assert len(judged) == len(found.examples) - (3 if kind == "single" else 0)
+    assert "3 of labels that only one fold has: rare 3" in (tmp_path / "report.md").read_text()
+    assert json.loads((tmp_path / "report.json").read_text())["not_judged"] == {"rare": 3}
+
+
+@pytest.mark.parametrize("kind", ["single", "multiple"])
 def test_hostile_labels_and_texts_are_text_everywhere(tmp_path, kind):
     found = out_of_fold(HOSTILE_LABELS, kind)
     findings = written(found, tmp_path)

@@ -8,9 +8,10 @@ from finetuning_runs import arguments, write_encoder, write_tagged, write_task
 from hostile_labels import HOSTILE_LABELS
 
 from bert_core.errors import UserError
+from bert_core.evaluation.outcomes import write_predictions
 from bert_core.tasks.tables import read_table
 from bert_core.tokenizer import load_tokenizer
-from workflows.audits.findings import write_csv, write_jsonl
+from workflows.audits.findings import write_csv
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data
 from workflows.finetuning.splits import as_cell, of_cell, place_of
@@ -55,7 +56,7 @@ def write(storage, examples, name="out.csv", **changed):
     if path.suffix == ".csv":
         write_csv(records, list(records[0]), path)
     else:
-        write_jsonl(records, path)
+        write_predictions(records, path)
     return path
 
 
@@ -127,7 +128,7 @@ def test_sentences_with_a_suspect_word_are_left_out(storage):
         for word in (1, 2)
     ]
     path = storage / "words.jsonl"
-    write_jsonl(rows, path)
+    write_predictions(rows, path)
     data = read(storage, exclude=path, **given)
     assert data.train.rows.tally["excluded"] == len(named)
     assert data.train.examples == [each for each in whole.train.examples if each not in named]
