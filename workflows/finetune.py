@@ -97,7 +97,7 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
         if settings.compare is not None:
             from workflows.finetuning.students import refuse_compared  # loads torch
 
-            refuse_compared(settings, data.task.labels, storage.folder)
+            refuse_compared(settings, data.task, storage.folder)
         data = replace(data, teacher=teacher)
     else:
         data = read_task_data(settings, encoder.tokenizer)

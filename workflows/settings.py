@@ -190,7 +190,8 @@ def validated(settings_class: type[Settings], values: dict[str, Any], origin: st
         return settings_class(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        # Of a field of several types pydantic names the one that it tried, too: literal['a'].
+        where = ".".join(part for part in map(str, first["loc"]) if "[" not in part)
         if first["type"] == "extra_forbidden":
             near = nearest(where, field_names(settings_class))
             raise UserError(f"unknown setting{near}", where, "see --help") from error

@@ -354,14 +354,15 @@ class Classification(Task):
             return correlation_metrics(gold, [prediction["value"] for prediction in predictions])
         if self.kind == "multiple":
             sets = [_labels(example.answer) for example in examples]
-            return multi_label_metrics(
-                sets, [prediction["labels"] for prediction in predictions], self.labels
-            )
+            found = [prediction["labels"] for prediction in predictions]
+            return multi_label_metrics(sets, found, self.labels)
         gold = [str(example.answer) for example in examples]
         return label_metrics(gold, [prediction["label"] for prediction in predictions], self.labels)
 
     def _text(self, record: Record) -> Text:
         second = column(record, self.second_column) if self.second_column else None
+        if self.second_column and (second is None or second != second):  # noqa: PLR0124 - NaN
+            second = ""  # as in CSV
         return Text(
             first=text_of(record, self.text_column),
             second=None if second is None else str(second).strip(),

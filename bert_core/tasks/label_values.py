@@ -98,10 +98,14 @@ def not_labels(
 
 
 def as_known(name: str, known: Collection[str]) -> str:
-    """The known label that is the same number, 1 for 1.0, or has space around it, or the name."""
+    """The known label that is the same number, 1 for 1.0, or the same text, or the name.
+
+    The same text may have space around it or other code points: é is one or two.
+    """
     if name in known:
         return name
-    same = (label for label in known if stripped(label) == name)
+    composed = unicodedata.normalize("NFC", name)
+    same = (label for label in known if unicodedata.normalize("NFC", stripped(label)) == composed)
     number = _number(name)
     equal = (label for label in known if number is not None and _number(label) == number)
     return next(chain(same, equal), name)

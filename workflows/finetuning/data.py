@@ -84,6 +84,14 @@ class TaskData:
         }
         return {name: each for name, each in found.items() if each.count}
 
+    def _only_in_dev(self) -> list[str]:
+        """The labels of dev, in a line, that a division left none of in train."""
+        if self.division is None:
+            return []
+        train, dev = (self.task.label_names(each.examples) for each in (self.train, self.dev))
+        only = sorted({*(dev or ())} - {*(train or ())})
+        return [", ".join(only[:5]) + ", …" * (len(only) > 5)] if only else []
+
     @property
     def tally_lines(self) -> list[str]:
         """What is not in the rows as it was in the files, a line for each split and reason."""
@@ -94,6 +102,7 @@ class TaskData:
             *([] if self.division is None else [f"split    {self.division}"]),
             *(f"{name:8} {tally_text(split.rows.tally)}" for name, split in given.items()),
             *(f"overlap  of {name} {each}" for name, each in self.overlaps.items()),
+            *(f"lost     labels that only dev has: {each}" for each in self._only_in_dev()),
             *(
                 f"lost     {reason}: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
                 for split in given.values()
@@ -309,6 +318,11 @@ def refuse_missing_layers(settings: FinetuneSettings, encoder: EncoderFolder) ->
     for name, (count, most) in counts.items():
         if count > most:
             raise UserError(f"{count} layers of {most}", where, f"give --{name} {most}, or less")
+    frozen, anew = settings.freeze_layers, settings.reinit_layers
+    if frozen + anew > kept:
+        what = f"{frozen} layers to freeze and {anew} to draw anew, of {kept}"
+        remedy = f"give --freeze_layers {kept - anew}, or less: layers drawn anew have to learn"
+        raise UserError(what, where, remedy)
 
 
 def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:

@@ -169,7 +169,7 @@ class TaskRunSettings(RunSettings):
     group_by: str | None = Field(
         default=None,
         description="column whose equal values stay together in train or in dev, of --split and"
-        " --folds",
+        " --folds; rows without a value are divided one by one",
     )
     split_seed: int = Field(default=0, ge=0, description="seed of --split and --folds")
     approach: Approach = Field(
@@ -346,6 +346,9 @@ class FinetuneSettings(TaskRunSettings):
             remedy = "add --teacher, or leave it out"
             raise UserError("there is no teacher to learn from", given[0], remedy)
         is_number = getattr(self.options, "kind", None) == "regression"
+        if self.teacher is not None and self.distillation.alpha == 1 and self.loss.changed:
+            what = "with --distillation.alpha 1 nothing is learned from labels"
+            raise UserError(what, f"--loss.{self.loss.changed[0]}", "leave one of them out")
         if is_number and "temperature" in self.distillation.changed:
             what = "numbers have no temperature"
             raise UserError(what, "--distillation.temperature", "leave it out")

@@ -10,6 +10,7 @@ names none is an error: the data may have changed.
 """
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import documents
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.label_values import label_of
 from bert_core.tasks.tables import Record, TaskDataError, column, read_table
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -119,7 +121,9 @@ def _dealt(
     members: list[Counter[Hashable]] = [Counter() for _ in sizes]
     for number, of_example in zip(group.tolist(), strata, strict=True):
         members[number].update(of_example)
-    total = sum(members, Counter[Hashable]())
+    total: Counter[Hashable] = Counter()
+    for each in members:  # their sum would copy all strata once a group
+        total.update(each)
     placed: dict[Hashable, list[int]] = defaultdict(lambda: [0] * len(shares))
     filled = [0] * len(shares)
     part = np.zeros(len(sizes), dtype=np.int64)
@@ -175,7 +179,8 @@ def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArr
             names.append(("document", together[number]))
         if group_by is not None:
             record = Record(getattr(example, "columns", {}), getattr(example, "where", ""))
-            names.append(("group", str(column(record, group_by))))
+            if (value := label_of(column(record, group_by))) is not None:
+                names.append(("group", value))
         for name in names:
             other = root(first.setdefault(name, number))
             parent[root(number)] = other
@@ -184,11 +189,12 @@ def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArr
 
 
 def text_keys(task: Task, example: Any) -> list[str]:  # noqa: ANN401 - of any task
-    """What two examples have in common that ask the same, whatever their case and spaces.
+    """What two examples have in common that ask the same, whatever their case, spaces and form.
 
     All texts together, or, of related texts, each of them.
     """
-    texts = [" ".join(text.split()).casefold() for text in task.texts(example)]
+    normal = (unicodedata.normalize("NFKC", text).casefold() for text in task.texts(example))
+    texts = [" ".join(text.split()) for text in normal]
     return texts if task.is_coupled else ["\n".join(texts)]
 
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_core.errors import UserError
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals, compare
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import weight_files
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.metrics import readable_metric
+from bert_core.tasks.task import Task
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FinetuneSettings
+from workflows.finetuning.teacher import refuse_other_task
 from workflows.model_location import locate_model, model_name
 from workflows.reporting.render import aligned_lines
 
@@ -107,12 +108,10 @@ def compared_model(settings: FinetuneSettings, storage: Path) -> Path:
     return locate_model(str(settings.compare), storage, settings.tracking.uri_of(storage))
 
 
-def refuse_compared(settings: FinetuneSettings, labels: Sequence[str], storage: Path) -> None:
-    """Raises `UserError` for a model to compare that has other labels."""
+def refuse_compared(settings: FinetuneSettings, task: Task, storage: Path) -> None:
+    """Raises `UserError` for a model to compare that has another task."""
     found = load_predictor(compared_model(settings, storage)).task
-    if {*found.labels} != {*labels}:
-        where = f"--compare {settings.compare}"
-        raise UserError("a model of other labels", where, "give one of the same task")
+    refuse_other_task(found, task, f"--compare {settings.compare}")
 
 
 def _latencies(predictors: Sequence[Predictor], examples: Sequence[Any]) -> list[float]:

@@ -15,11 +15,12 @@ import numpy as np
 from bert_core.disk import atomic_write, locked
 from bert_core.errors import UserError
 from bert_core.predictor import Predictor, load_predictor
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.distillation import TaughtRows, kind_of_answers, same_tokens, targets_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.question_answering import QuestionAnswering
-from bert_core.tasks.task import FloatArray
+from bert_core.tasks.task import FloatArray, Task
 from workflows.clusters.workers import Worker
 from workflows.finetuning.data import TaskData
 from workflows.finetuning.settings import FinetuneSettings
@@ -49,19 +50,29 @@ def refuse_task(settings: FinetuneSettings) -> None:
         raise UserError(what, f"--teacher {settings.teacher}", "leave it out")
 
 
+def refuse_other_task(found: Task, task: Task, where: str) -> None:
+    """Raises `UserError` for a model, given by `where`, whose task `found` is another one."""
+    theirs, ours = kind_of_answers(found), kind_of_answers(task)
+    if theirs != ours:
+        what = f"the model gives {theirs or 'no logits'}, the task is {ours}"
+        raise UserError(what, where, "give a model of the same kind of task")
+    if {*found.labels} != {*task.labels}:
+        what = f"the model's labels are {_some(found.labels)}, the task's {_some(task.labels)}"
+        remedy = "give a model of the same labels, or name all of them: --options.labels"
+        raise UserError(what, where, remedy)
+    if isinstance(found, Classification) and isinstance(task, Classification):
+        theirs, ours = ("pairs" if each.reads_pairs else "single texts" for each in (found, task))
+        if theirs != ours:
+            what = f"the model reads {theirs}, the task has {ours}"
+            raise UserError(what, where, f"give a model that learned from {ours}")
+
+
 def refuse_teacher(settings: FinetuneSettings, data: TaskData, teacher: EncoderFolder) -> None:
     """Raises `UserError` for a teacher that answers other questions than the student learns."""
     task, where = data.task, f"--teacher {settings.teacher}"
-    wanted = kind_of_answers(task)
     predictor = load_predictor(teacher.path)
     found = predictor.task
-    if kind_of_answers(found) != wanted:
-        what = f"the teacher gives {kind_of_answers(found) or 'no logits'}, the task is {wanted}"
-        raise UserError(what, where, "give a model of the same kind of task")
-    if {*found.labels} != {*task.labels}:
-        what = f"the teacher's labels are {_some(found.labels)}, the task's {_some(task.labels)}"
-        remedy = "give a model of the same labels, or name all of them: --options.labels"
-        raise UserError(what, where, remedy)
+    refuse_other_task(found, task, where)
     if isinstance(task, QuestionAnswering) and data.train.examples:
         few = [without_answer(example) for example in data.train.examples[:100]]
         ours, theirs = (each.encode(few, predictor.tokenizer) for each in (task, found))

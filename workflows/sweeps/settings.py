@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -79,7 +80,7 @@ def read_axis(text: str, settings: type[BaseModel]) -> Axis:
     if not equals or not values_text.strip():
         raise UserError("an axis without values", f"--axis {text}", "write FIELD=16,32")
     kind = _type_of(field, settings)
-    if _RANGE in values_text:
+    if _RANGE in values_text and not {str, Path} & {kind, *get_args(kind)}:  # ../folder is none
         return _range(field, values_text, kind)
     values = tuple(_value(part.strip(), field, kind) for part in values_text.split(","))
     if len(set(map(str, values))) < len(values):

@@ -432,6 +432,9 @@ def refuse_contradictions(settings: TuneSettings, *, averages_seeds: bool = Fals
             "--stop_early",
             "leave it out, or give axes without epochs",
         )
+    if settings.stop_early and settings.evaluation.metric is not None:
+        what = "early stopping compares trials by the task's metric, and another selects the best"
+        raise UserError(what, "--stop_early", "leave it out, or --evaluation.metric")
     if settings.search == "grid" and settings.points is not None:
         raise UserError("a grid has all its points", "--points", "add --search random or optuna")
     if settings.search != "grid" and settings.points is None:

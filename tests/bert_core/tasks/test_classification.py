@@ -134,6 +134,21 @@ def test_tables_of_every_form_give_the_same_examples(tmp_path):
         assert texts[0].columns == records[0] and f"a.{suffix}" in texts[0].where
 
 
+def test_a_missing_second_text_is_empty_in_every_kind_of_table(tmp_path, tokenizer):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = [{"a": "the cat", "b": "sat", "label": "x"}, {"a": "a dog", "b": None, "label": "y"}]
+    (tmp_path / "a.csv").write_text("a,b,label\nthe cat,sat,x\na dog,,y\n")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "nan.jsonl").write_text((tmp_path / "a.jsonl").read_text().replace("null", "NaN"))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
+    task = Classification(text_column="a", second_column="b", labels=("x", "y"))
+    for name in ("a.csv", "a.jsonl", "nan.jsonl", "a.parquet"):
+        examples = task.examples(tmp_path / name, "train")
+        assert [task.texts(each) for each in examples] == [["the cat", "sat"], ["a dog", ""]]
+
+
 def test_wrong_data_is_refused_with_its_place(tmp_path, tokenizer):
     def refused(match, text, task=Classification(), name="train.tsv"):  # noqa: B008
         (tmp_path / name).write_text(text)

@@ -376,6 +376,9 @@ def test_a_number_is_the_known_label_however_it_is_written():
         "1", "1", "1", "x", "2",
     ]  # fmt: skip
     assert as_known("1.0", ("1.0", "1")) == "1.0"
+    assert as_known("caf\u00e9", ("bar", "cafe\u0301")) == "cafe\u0301", (
+        "é is one code point or two"
+    )
     assert as_known("pos", ("neg", "pos ")) == "pos ", "of a model that was trained on such labels"
 
 

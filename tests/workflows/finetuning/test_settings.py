@@ -54,6 +54,11 @@ def test_an_unknown_task_names_the_nearest():
     assert issubclass(settings_class("rte"), FinetuneSettings)
 
 
+def test_a_wrong_value_is_told_by_its_option_alone(tmp_path):
+    with pytest.raises(UserError, match=r": --loss.class_weights \("):
+        parse(arguments(tmp_path, loss__class_weights="Balanced"))
+
+
 def test_a_settings_file_repeats_a_run(tmp_path):
     asked = ["--task", "conll2003", "--approach", "features", "--data", "d", "--model", "m"]
     settings = parse([*asked, "--strategy", "last", "--seed", "7", "--batch_size", "8"])

@@ -132,8 +132,13 @@ def test_what_split_holds_out_is_in_no_fold(storage):
 def test_a_label_that_only_dev_has_is_known(storage):
     rows = [f"ba {n} {'keli ' * n},up,a" for n in range(30)] + ["monu,once,a", "vuza,down,a"]
     path = one_file(storage, rows)
-    for fold in range(4):
-        assert "once" in read(storage, data=path, folds=4, fold=fold).task.labels
+    folds = [read(storage, data=path, folds=4, fold=fold) for fold in range(4)]
+    assert all("once" in each.task.labels for each in folds)
+    told = [line for each in folds for line in each.tally_lines if "only dev has" in line]
+    assert sorted("".join(told).split("lost     labels that only dev has: ")[1:]) in (
+        ["down", "once"],
+        ["down, once"],
+    )
 
 
 def test_equal_texts_and_groups_do_not_leak(storage):
@@ -152,6 +157,10 @@ def test_equal_texts_and_groups_do_not_leak(storage):
         read(storage, "--group_by", "autor", data=path, split=0.3)
     with pytest.raises(UserError, match="groups of column author do not fill 20 parts"):
         read(storage, "--group_by", "author", data=path, folds=20, fold=0)
+    rows = [f"ba {n},{'up' if n % 2 else 'down'},{'' if n < 60 else 'a'}" for n in range(70)]
+    path = one_file(storage, rows)
+    data = read(storage, "--group_by", "author", data=path, folds=5, fold=0)
+    assert len(data.dev.examples) == 14, "rows without an author are no group"
 
 
 def test_sentences_of_tags_and_numbers_are_divided_too(storage):
@@ -173,12 +182,13 @@ def test_what_dev_shares_with_train_is_counted(storage):
     dev = (folder / "dev.tsv").read_text().splitlines()
     text, label = lines[1].split("\t")
     other = {"up": "down", "down": "up"}[label]
-    new = [f"{text.upper()}\t{label}", f" {text}\t{other}"]
+    new = [f"{text.upper()}\t{label}", f" {text}\t{other}", f"cafe\u0301\t{label}"]
+    (folder / "train.tsv").write_text("\n".join([*lines, f"caf\u00e9\t{label}"]) + "\n")
     (folder / "dev.tsv").write_text("\n".join([*dev, *new]) + "\n")
     known = {line.split("\t")[0] for line in lines}
     before = [line.split("\t") for line in dev[1:] if line.split("\t")[0] in known]
     found = read(storage).overlaps["dev"]
-    assert found.count == len(before) + 2 and found.contradicting >= 1
+    assert found.count == len(before) + 3 and found.contradicting >= 1
     expected = f"overlap  of dev {found.count} have a text of train, {found.contradicting} of them"
     assert any(line.startswith(expected) for line in read(storage).tally_lines)
     task = TASKS["classification"]

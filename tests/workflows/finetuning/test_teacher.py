@@ -195,12 +195,19 @@ def test_who_answers_other_questions_is_no_teacher(storage):
     assert "labels are down, sideways, the task's down, up" in text
     numbers = classification.model_copy(update={"kind": "regression"})
     text = refused(storage, teacher=write_model(storage, "numbers", numbers))
-    assert "the teacher gives a number, the task is a label" in text
+    assert "the model gives a number, the task is a label" in text
+    pairs = classification.model_copy(update={"labels": ("down", "up"), "second_column": "b"})
+    text = refused(storage, teacher=write_model(storage, "pairs", pairs))
+    assert "the model reads pairs, the task has single texts" in text
     assert "no known task" in refused(storage, teacher=storage / "encoder")
     text = refused(storage, task="embedding", options__max_length=16)
     assert "--task embedding has no distillation" in text
     assert "give --keep_layers 2" in refused(storage, keep_layers=3)
-    assert "a model of other labels" in refused(storage, compare=storage / "others")
+    several = classification.model_copy(update={"labels": ("down", "up"), "kind": "multiple"})
+    for each in ("others", "numbers", "pairs", write_model(storage, "several", several)):
+        assert f"--compare {storage / each}" in refused(storage, compare=storage / each)
+    with pytest.raises(UserError, match="nothing is learned from labels: --loss.label_smoothing"):
+        settings_of(storage, distillation__alpha=1, loss__label_smoothing=0.1)
     with pytest.raises(UserError, match="no teacher to learn from"):
         parse(arguments(storage, unlabelled=storage / "texts.txt"))
     with pytest.raises(UserError, match="no teacher to learn from"):

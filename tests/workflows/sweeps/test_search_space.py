@@ -37,6 +37,7 @@ MRPC = settings_class("mrpc")
             "dropout.hidden_dropout_prob=0..0.3",
             Range("dropout.hidden_dropout_prob", 0.0, 0.3, is_log=False, is_integer=False),
         ),
+        ("model=../a,../b", Choice("model", ("../a", "../b"))),
     ],
 )
 def test_what_an_axis_may_be(text, expected):

@@ -219,6 +219,11 @@ def test_proposed_points_are_read_again(storage):
         (("cluster.use_gpu=true",), {}, "no axis of a sweep"),
         (("epochs=2..4",), {}, "grid of a range"),
         (("epochs=2,3",), {"stop_early": True}, "epochs is an axis"),
+        (
+            ("batch_size=8,16",),
+            {"stop_early": True, "evaluation.metric": "loss"},
+            "another selects",
+        ),
         (("epochs=2,3",), {"points": 2}, "a grid has all its points"),
         (("epochs=2..9",), {"search": "random"}, "how many points"),
         (("epochs=2..9",), {"search": "optuna", "points": 2, "seeds": 2}, "single trials"),
@@ -226,6 +231,11 @@ def test_proposed_points_are_read_again(storage):
         (("dropout.hidden_dropout_prob=0.1,1.5",), {}, "less than 1"),
         (("reinit_layers=0,20",), {}, "20 layers of"),
         (("keep_layers=1,2",), {"freeze_layers": 2}, "2 layers of 1"),
+        (
+            ("freeze_layers=0,1",),
+            {"reinit_layers": 1},
+            "1 layers to freeze and 1 to draw anew, of 1",
+        ),
         (("max_tokens=1024,2048",), {}, "no axis of a sweep"),
         (("options.text_column=text,Text",), {}, "column"),
     ],
