@@ -48,7 +48,6 @@ from bert_core.tasks.encoded_rows import (
 from bert_core.tasks.foreign_models import find_task
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import FloatArray, Task
-from bert_core.text.rng import IntArray
 from bert_core.text.texts import text_chunks
 from bert_core.text_encoding import lone_surrogate
 
@@ -70,7 +69,9 @@ class Predictor:
 
     `overflow` is the same in all methods. It decides about a text that is longer than the model
     reads at once: `error` refuses it, `left` and `right` cut that side, and `window` reads all of
-    it in overlapping windows.
+    it in overlapping windows. With all but `error` a too long question, and with `window` the
+    shorter text of a pair that is longer than half a row, lose what is beyond, and the answer is
+    `truncated`.
     """
 
     model: Bert = field(repr=False)
@@ -190,7 +191,7 @@ class Predictor:
         num_cut = 0
         for first, some in _chunks(texts, _sizes(texts)):
             encoded = extractor.encode(some, overflow)
-            self._refuse_long(overflow, encoded.num_tokens, encoded.too_long, "texts", first)
+            self._refuse_long(overflow, encoded.rows.rows, encoded.too_long, "texts", first)
             vectors.append(extractor.of_rows(encoded.rows))
             num_cut += int(encoded.too_long.sum()) if encoded.is_cut else 0
         if num_cut:
@@ -227,7 +228,7 @@ class Predictor:
         found: list[dict[str, float]] = []
         for first, some in _chunks(texts, _sizes(texts)):
             encoded = extractor.encode(some, overflow)
-            self._refuse_long(overflow, encoded.num_tokens, encoded.too_long, "texts", first)
+            self._refuse_long(overflow, encoded.rows.rows, encoded.too_long, "texts", first)
             weights = word_weight_outputs(self.model, encoded.rows.rows, **self._computing)
             found += named_weights(weights, self.tokenizer)
         return found
@@ -328,7 +329,7 @@ class Predictor:
         """Yields a prediction for each example, after `n_tokens` and `truncated` of its answer."""
         for first, some in _chunks(examples, sizes):
             rows = codec.encode(some, self.tokenizer)
-            self._refuse_long(overflow, rows.num_tokens, rows.truncated, field, first)
+            self._refuse_long(overflow, rows, rows.truncated, field, first)
             found = codec.decode(outputs_of(rows), rows, some)
             read = zip(found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True)
             for prediction, num_tokens, truncated in read:
@@ -359,7 +360,7 @@ class Predictor:
     def _refuse_long(
         self,
         overflow: OverflowOrError,
-        num_tokens: IntArray,
+        rows: EncodedRows,
         too_long: np.ndarray,
         field: str,
         first: int,
@@ -368,7 +369,7 @@ class Predictor:
         if overflow == "error" and too_long.any():
             number = int(too_long.argmax())
             raise UserError(
-                f"{num_tokens[number]:,} tokens are more than the model reads at once",
+                rows.excess(number),
                 f"{field}[{first + number}]",
                 "shorten it, or pass overflow='window', 'right' or 'left'",
             )

@@ -200,8 +200,7 @@ def check_rows(
         number = int(too_long.argmax())
         found, most = int(rows.num_tokens[number]), limits.max_request_tokens
         # Words of raw text are not read further than a request may have tokens.
-        count = f"{found}" if found <= most else f"over {most}"
-        detail = f"{count} tokens are more than {name} reads at once"
+        detail = rows.excess(number, name, f"{found}" if found <= most else f"over {most}")
         remedy = inputs.if_too_long
         raise RequestError(422, TOO_LONG, detail, field=inputs.name_of(number), remedy=remedy)
     check_tokens(len(rows.input_ids), limits)

@@ -95,6 +95,8 @@ class EncodedRows:
     - `example` [R], which example a row was made of
     - `num_tokens` [N], those of each example, were it one row (multiple choice: all of them)
     - `truncated` [N], whether it lost tokens to the length
+    - `limited_part`, where a part of each example has a limit of its own: its name, its tokens
+      [N], and the limit
     - `notes`, arrays of the task's own that its `decode` reads
     - `lost`, the names of examples that teach nothing, by the reason
     - `counts`, what else of the examples is to be told, by what it is: `{"invalid tags": 3}`
@@ -111,6 +113,7 @@ class EncodedRows:
     example: IntArray
     num_tokens: IntArray
     truncated: npt.NDArray[np.bool_]
+    limited_part: tuple[str, IntArray, int] | None = None
     notes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     lost: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -119,6 +122,18 @@ class EncodedRows:
     def num_truncated(self) -> int:
         """The examples that lost tokens to the length."""
         return int(self.truncated.sum())
+
+    def excess(self, example: int, reader: str = "the model", count: str = "") -> str:
+        """Says, for a message, what of a truncated example is too long, and for what.
+
+        `count` stands for its tokens where they were not counted to the end.
+        """
+        if self.limited_part is not None:
+            name, lengths, most = self.limited_part
+            if lengths[example] > most:
+                return f"the {name} has {lengths[example]:,} tokens, at most {most:,} are read"
+        count = count or f"{self.num_tokens[example]:,}"
+        return f"{count} tokens are more than {reader} reads at once"
 
     @property
     def tally(self) -> dict[str, int]:

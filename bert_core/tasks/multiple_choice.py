@@ -198,6 +198,7 @@ class MultipleChoice(Task):
         choices = [choice for example in examples for choice in example.choices]
         sequences = encode_sequences(tokenizer, contexts, choices, self.max_length)
         items = np.arange(len(examples))
+        num_tokens = sequences.num_tokens.reshape(-1, num_choices)
         answers = [
             IGNORE_INDEX if example.answer is None else example.answer for example in examples
         ]
@@ -212,8 +213,9 @@ class MultipleChoice(Task):
             labels_per_item=np.ones_like(items),
             rows_per_item=np.full_like(items, num_choices),
             example=np.repeat(items, num_choices),
-            num_tokens=sequences.num_tokens.reshape(-1, num_choices).sum(1),
+            num_tokens=num_tokens.sum(1),
             truncated=np.asarray(sequences.truncated.reshape(-1, num_choices).any(1)),
+            limited_part=("context with its longest choice", num_tokens.max(1), self.max_length),
         )
 
     def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":

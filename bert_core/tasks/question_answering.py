@@ -87,7 +87,7 @@ class QuestionAnswering(Task):
         " left or right",
     )
     max_query_length: int = Field(
-        default=64, ge=1, description="longest question, in tokens; at most half of a row"
+        default=64, ge=1, description="tokens read of a question; at most half of a row"
     )
     max_answer_length: int = Field(default=30, ge=1, description="longest answer, in tokens")
     n_best: int = Field(default=20, ge=1, description="number of answers in a prediction")
@@ -172,9 +172,8 @@ class QuestionAnswering(Task):
         query_lengths = concatenated([[len(query) for query in query_ids]])
         num_special = special_token_ids(tokenizer).num_of_pair
         # However short the rows, half of one is left to the context.
-        kept = np.minimum(
-            query_lengths, min(self.max_query_length, (self.max_length - num_special) // 2)
-        )
+        most = min(self.max_query_length, (self.max_length - num_special) // 2)
+        kept = np.minimum(query_lengths, most)
         context_lengths, rooms = contexts.lengths[context], self.max_length - num_special - kept
         if self.overflow == "window":
             beside = kept + num_special
@@ -204,6 +203,7 @@ class QuestionAnswering(Task):
             example=windows.text,
             num_tokens=query_lengths + context_lengths + num_special,
             truncated=truncated,
+            limited_part=("question", query_lengths, most),
             notes={
                 "offsets": contexts.offsets,
                 "first_token": first_token,

@@ -99,6 +99,9 @@ def test_multiple_choice_is_answered(small_models):
     assert [(each.choice, each.scores) for each in found] == [(*each.values(),) for each in wanted]
     with pytest.raises(bert_core.UserError, match=r"no input of swag: inputs\[0\] .*choices"):
         predictor.predict(["a"])
+    long = {"context": "a " * 20, "choices": ["cat", "cat " * 15]}
+    with pytest.raises(bert_core.UserError, match=r"choice has 38 tokens, at most 32 are read"):
+        predictor.predict([long])
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,11 @@ def test_multiple_choice_is_answered(small_models):
         ("sentiment", lambda p: p.predict([{"text": "a", "text_pair": "b"}]), "pass a text"),
         ("paraphrase", lambda p: p.predict(["a"]), r"inputs\[0\] \(pass a pair"),
         ("answers", lambda p: p.predict([{"question": "a"}]), r"inputs\[0\] .*context"),
+        (
+            "answers",
+            lambda p: p.predict([{"question": "a " * 23, "context": "a cat"}]),
+            r"the question has 23 tokens, at most 22 are read: inputs\[0\]",
+        ),
         ("grade", lambda p: p.predict(["a"], top_k=2), "top_k has no effect on classification"),
         ("sentiment", lambda p: p.predict(["a"], aggregation="max"), "aggregation has no effect"),
         ("entities", lambda p: p.predict(["a"], aggregation="most"), "aggregation is most"),

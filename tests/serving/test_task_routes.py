@@ -104,6 +104,20 @@ def test_a_long_text_is_refused_by_default(server, path, model, long):
     assert not any(result["truncated"] for result in content["results"])
 
 
+@pytest.mark.parametrize("overflow", ["left", "right", "window"])
+def test_a_long_question_has_a_limit_of_its_own(server, overflow):
+    """Half of the row, whose 3 other tokens are special; no overflow reads more of it."""
+    inputs = [{"question": "a " * count, "context": "a cat"} for count in (22, 23)]
+    body = {"model": "answers", "inputs": inputs}
+    status, problem = server.ask("/v1/qa", body)
+    assert (status, problem["title"], problem["field"]) == (422, "Text too long", "inputs[1]")
+    assert problem["detail"] == "the question has 23 tokens, at most 22 are read"
+    found = answers(server, "/v1/qa", "answers", inputs, overflow=overflow)
+    assert [each["truncated"] for each in found] == [False, True]
+    assert [each["n_tokens"] for each in found] == [22 + 2 + 3, 23 + 2 + 3]
+    assert_alike(found[1]["answers"], found[0]["answers"])  # the first 22 are the same
+
+
 def test_entities_are_those_of_the_offline_words(server):
     hard = ["(the cat)'s mat, a dogs.", "<b>the cat</b>—dogs,mat \ufeffcat\u200b a\ufe0f", ""]
     texts = [*some_texts(6, 10), *hard]

@@ -192,7 +192,7 @@ class Prediction(TextJob):
         if self.request.options.overflow == "error" and encoded.truncated.any():
             number = int(encoded.truncated.argmax())
             raise UserError(
-                f"{encoded.num_tokens[number]:,} tokens are more than the model reads at once",
+                encoded.excess(number),
                 records[number].id,
                 "shorten it, or set --overflow to window, right or left",
             )
