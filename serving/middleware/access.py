@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.addresses import address_of, host_of, is_loopback
 from serving.errors import RequestError, respond
-from serving.keys import Keys
+from serving.keys import Keys, RateLimitError
 from serving.keys import Scope as KeyScope
 from serving.request_context import current_request, own_path
 from serving.rollout.admin import WEBHOOK_PATH
@@ -32,6 +32,9 @@ ADMIN_PREFIX = "/admin/"
 class Authenticated:
     """ASGI middleware: 401 without a known key, 403 with one that is not for this address.
 
+    429, before the body is read, to what is posted with a key that has no tokens left: tokenizing
+    takes time, and is paid for only where the request is computed.
+
     A key stands in `Authorization: Bearer KEY` or in `X-API-Key`.
     """
 
@@ -45,7 +48,7 @@ class Authenticated:
         if wanted is not None:
             try:
                 self._check(scope, wanted)
-            except RequestError as error:
+            except (RequestError, RateLimitError) as error:
                 await respond(scope, receive, send, error)
                 return
         await self._app(scope, receive, send)
@@ -75,6 +78,8 @@ class Authenticated:
         request = current_request.get()
         if request is not None:
             request.key = key
+        if wanted == "predict" and scope["method"] == "POST":
+            key.pay(0)
 
 
 def required_scope(path: str) -> KeyScope | None:

@@ -68,6 +68,20 @@ def test_tokens_are_paid_for(guarded):
     assert server.ask("/v1/ner", BODY, headers=bearer(keys["user"]))[0] == 200
 
 
+def test_what_would_be_refused_costs_no_tokenizing_either_once_no_tokens_are_left(guarded):
+    server, keys = guarded
+    shown = bearer(keys["poor"])
+    refused = ({"inputs": "a cat " * 100}, {"inputs": []}, {"inputs": 3}, "no JSON")
+    for body, status in zip(refused, (422, 200, 422, 400), strict=True):
+        assert server.ask("/v1/ner", body, headers=shown)[0] == status
+    assert server.ask("/v1/ner", {"inputs": "a cat " * 3}, headers=shown)[0] == 200
+    for body in refused:
+        status, _, headers = server.ask_whole("/v1/ner", body, headers=shown)
+        assert status == 429 and headers["X-Request-Id"] and int(headers["Retry-After"]) >= 1
+    assert server.ask("/info", headers=shown)[0] == 200
+    assert server.ask("/v1/ner", BODY, headers=bearer(keys["boss"]))[0] == 403
+
+
 def test_every_route_that_reads_tokens_is_paid_for(small_models, start_server, tmp_path):
     path, requests = tmp_path / "keys.json", example_requests("encoder")
     keys = [add_key(path, f"poor{number}", ["predict"], 1) for number in range(len(requests))]
