@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, one_line
 from serving.batching import DeadlineError, OverloadedError
 from serving.keys import RateLimitError
 from serving.request_context import own_path
@@ -101,10 +101,13 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
         case _:
             detail = "an error inside the server"
             problem = Problem(title="Internal error", status=500, detail=detail)
-    # It may contain what a client sent, such as an unknown name of any length.
-    return problem.model_copy(
-        update={"detail": _cut(problem.detail), "field": problem.field and _cut(problem.field)}
-    ), headers
+    # It may contain what a client sent, such as an unknown name of any length and any characters.
+    shown = {
+        "detail": one_line(_cut(problem.detail)),
+        "field": problem.field and one_line(_cut(problem.field)),
+        "remedy": problem.remedy and one_line(problem.remedy),
+    }
+    return problem.model_copy(update=shown), headers
 
 
 def _cut(text: str) -> str:

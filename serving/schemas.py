@@ -39,6 +39,9 @@ ListOf = Annotated[list[T], Field(fail_fast=True)]
 InputText = Annotated[str, AfterValidator(refuse_surrogates)]
 """A text of whole characters."""
 
+Name = Annotated[str, Field(max_length=200), AfterValidator(refuse_surrogates)]
+"""A name that a request chooses by."""
+
 
 def example(**body: Any) -> ConfigDict:  # noqa: ANN401 - any field's value
     """What a request looks like, for the OpenAPI document and the page made of it."""
@@ -179,7 +182,7 @@ class FeaturesRequest(Request):
     model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."], normalize=True)
 
     inputs: InputText | ListOf[InputText]
-    strategy: str = Field(default="last", description="which layers, and how they are combined")
+    strategy: Name = Field(default="last", description="which layers, and how they are combined")
     unit: Unit = "text"
     pooling: Pooling | None = Field(default=None, description="by default the unit's usual one")
     normalize: bool = False
@@ -220,7 +223,7 @@ class FeaturesAnswer(ModelAnswer):
 
 
 Targets = Annotated[
-    ListOf[Annotated[str, Field(max_length=200), AfterValidator(refuse_surrogates)]],
+    ListOf[Name],
     Field(min_length=1, max_length=1000),
 ]
 """Words, each looked for in the vocabulary; at most as many as may be asked for."""
@@ -309,7 +312,7 @@ class SimilarityRequest(Request):
 
     source: InputText
     inputs: ListOf[InputText]
-    strategy: str = Field(default="last", description="which layers, and how they are combined")
+    strategy: Name = Field(default="last", description="which layers, and how they are combined")
     pooling: Pooling | None = Field(default=None, description="by default the mean of all tokens")
 
 

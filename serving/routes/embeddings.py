@@ -24,7 +24,7 @@ from serving.errors import RequestError, foreign_refusals
 from serving.models import ServedModel
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
 from serving.routes.tasks import base64_of
-from serving.schemas import Closed, InputText, ListOf, TokenId, example
+from serving.schemas import Closed, InputText, ListOf, Name, TokenId, example
 from serving.validation import Inputs, check_pairs, cutting, texts_or_ids
 
 
@@ -129,7 +129,7 @@ class TEIRequest(Closed):
     )
 
 
-PromptName = Annotated[str, Field(max_length=200)] | None
+PromptName = Name | None
 """Which prompt of the model's folder stands before each text; by default the folder's own."""
 
 

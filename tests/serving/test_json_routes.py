@@ -175,6 +175,8 @@ def test_each_family_has_its_shape_and_tells_nothing_of_the_inside(path, keys, s
         (RateLimitError(2.3), 429, {"Retry-After": "3"}),
         (DeadlineError(), 503, {}),
         (UserError("unknown strategy", "x" * 9999, "take last"), 422, {}),
+        (UserError("unknown strategy", "\ud800", "take \udfff"), 422, {}),
+        (RequestError(404, "No", "\ud800", field="\ud83d", remedy="z"), 404, {}),
         (UnreachableError("no model models:/a@b", "timed out", "ask again"), 503, {}),
         (ValueError("the secret"), 500, {}),
     ],

@@ -242,6 +242,10 @@ def test_features_may_be_base64(server):
         ("/v1/features", {"inputs": "a", "strategy": "sum_last_four"}, 422, None),
         ("/v1/features", {"inputs": "a", "strategy": "weighted_sum_all"}, 422, None),
         ("/v1/ner", {"inputs": "\ud800"}, 422, "inputs"),
+        ("/v1/features", {"inputs": "a", "strategy": "\ud800"}, 422, "strategy"),
+        ("/v1/features", {"inputs": "a", "strategy": "s" * 201}, 422, "strategy"),
+        ("/v1/similarity", {"source": "a", "inputs": [], "strategy": "\ud800"}, 422, "strategy"),
+        ("/v1/features", {"inputs": "a", "model": "\ud800"}, 404, "model"),
     ],
 )
 def test_a_wrong_request_is_told_what_is_wrong(server, path, body, status, field):
