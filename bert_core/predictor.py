@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import isfinite
+from numbers import Integral, Real
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -136,10 +138,10 @@ class Predictor:
         options = AnswerOptions(
             overflow, top_k, aggregation, max_answer_length, align_to_words, null_threshold
         )
+        _check_options(options)
         query = query_of(self.task, options)
         for name in options.without_effect(query.known):
             raise UserError(f"{name} has no effect on {self.task_name}", name, "leave it out")
-        _check_options(overflow, top_k, aggregation)
         if aggregation not in (None, "first") and FEATURE_TAGGER in self.model.heads:
             what = f"{self._name} was trained on the first sub-word of each word"
             raise UserError(what, f"aggregation {aggregation}", "leave it out")
@@ -186,7 +188,7 @@ class Predictor:
             max_length=said.max_length,
         )
         extractor = self._extractor(choice)
-        _check_options(overflow)
+        _check_options(AnswerOptions(overflow))
         vectors = [np.empty((0, self.model.config.hidden_size), dtype=np.float32)]
         num_cut = 0
         for first, some in _chunks(texts, _sizes(texts)):
@@ -224,7 +226,7 @@ class Predictor:
         extractor = self._extractor(
             FeatureChoice(pooling="mean", prompt=prompt, max_length=longest)
         )
-        _check_options(overflow)
+        _check_options(AnswerOptions(overflow))
         found: list[dict[str, float]] = []
         for first, some in _chunks(texts, _sizes(texts)):
             encoded = extractor.encode(some, overflow)
@@ -253,8 +255,10 @@ class Predictor:
             print([candidate.token for candidate in filled.masks[0].candidates])
         """
         self._check_masked_token_head()
-        _check_options(overflow, top_k)
+        _check_options(AnswerOptions(overflow, top_k))
         sizes = _sizes(texts)
+        if targets is not None and not _sizes(targets, "targets"):
+            raise UserError("no words to choose among", "targets", "pass a word or more, or None")
         for number, text in enumerate(texts):
             masks = count_masks(text, self.tokenizer)
             if not masks:
@@ -440,12 +444,12 @@ def _listed(given: Sequence[T], field: str) -> Sequence[T]:
     return given
 
 
-def _sizes(texts: Sequence[str]) -> list[int]:
+def _sizes(texts: Sequence[str], field: str = "texts") -> list[int]:
     """The characters of each text; raises `UserError` for anything but a list of texts."""
-    for number, text in enumerate(_listed(texts, "texts")):
+    for number, text in enumerate(_listed(texts, field)):
         if not isinstance(text, str):
-            raise UserError(f"{type(text).__name__} is no text", f"texts[{number}]", "pass a str")
-    return [_num_characters(text, f"texts[{number}]") for number, text in enumerate(texts)]
+            raise UserError(f"{type(text).__name__} is no text", f"{field}[{number}]", "pass a str")
+    return [_num_characters(text, f"{field}[{number}]") for number, text in enumerate(texts)]
 
 
 def _num_characters(given: Any, where: str) -> int:  # noqa: ANN401 - an input of any task
@@ -458,18 +462,23 @@ def _num_characters(given: Any, where: str) -> int:  # noqa: ANN401 - an input o
     return len(given)
 
 
-def _check_options(
-    overflow: OverflowOrError, top_k: int | None = None, aggregation: Aggregation | None = None
-) -> None:
+def _check_options(options: AnswerOptions) -> None:
     """Raises `UserError` for values that the options do not have."""
-    if top_k is not None and top_k < 1:
-        raise UserError(f"top_k is {top_k}", "top_k", "pass 1 or more")
-    for name, value, known in (
-        ("overflow", overflow, get_args(OverflowOrError)),
-        ("aggregation", aggregation or "first", get_args(Aggregation)),
+    for name, values in (
+        ("overflow", get_args(OverflowOrError)),
+        ("aggregation", (None, *get_args(Aggregation))),
+        ("align_to_words", (None, True, False)),
     ):
-        if value not in known:
-            raise UserError(f"{name} is {value}", name, f"pass {' or '.join(known)}")
+        if (value := getattr(options, name)) not in values:
+            known = " or ".join(str(known) for known in values if known is not None)
+            raise UserError(f"{name} is {value}", name, f"pass {known}")
+    for name in ("top_k", "max_answer_length"):
+        value = getattr(options, name)
+        if value is not None and not (isinstance(value, Integral) and value >= 1):
+            raise UserError(f"{name} is {value}", name, "pass a whole number, 1 or more")
+    value = options.null_threshold
+    if value is not None and not (isinstance(value, Real) and isfinite(value)):
+        raise UserError(f"null_threshold is {value}", "null_threshold", "pass a finite number")
 
 
 def _chunks(items: Sequence[T], sizes: Sequence[int]) -> Iterator[tuple[int, list[T]]]:

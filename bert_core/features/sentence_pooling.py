@@ -104,9 +104,9 @@ class SentencePooling:
         name = self.default_prompt if name is None else name
         if name is None:
             return ""
-        if name not in self.prompts:
+        if not isinstance(name, str) or name not in self.prompts:
             known = f"there are {', '.join(self.prompts)}" if self.prompts else "leave it out"
-            raise UserError("no such prompt", name, known)
+            raise UserError("no such prompt", str(name), known)
         return self.prompts[name]
 
 

@@ -442,7 +442,7 @@ def best_spans(
     """
     if not len(starts):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
-    num_tokens, most = len(starts), limits.max_tokens
+    num_tokens, most = len(starts), min(len(starts), limits.max_tokens)
     of_ends = np.full(num_tokens + most - 1, -np.inf)
     of_ends[:num_tokens] = ends
     lasts = np.arange(num_tokens)[:, None] + np.arange(most)  # [n, m]

@@ -1,5 +1,7 @@
 """`bert_core.load` answers as a server of the same folders does, and refuses what it cannot do."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from running import answers, assert_alike
@@ -14,6 +16,10 @@ from bert_core.text import texts as texts_module
 TEXTS = ["the cat sat on a mat", "a dog", "", "Dogs run , and a cat sat on mats ."]
 LONG = " ".join(WORDS) * 40
 QUESTIONS = [{"question": "who sat", "context": text} for text in (*TEXTS[:2], "the mat " * 60)]
+
+
+def ask_with(name, option, value, predictor):
+    return predictor.predict(QUESTIONS if name == "answers" else TEXTS, **{option: value})
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +118,9 @@ def test_multiple_choice_is_answered(small_models):
         ("encoder", lambda p: p.fill_mask(["[MASK]", "a"]), r"no \[MASK\]: texts\[1\]"),
         ("encoder", lambda p: p.fill_mask(["[MASK]"], top_k=0), "top_k is 0"),
         ("encoder", lambda p: p.fill_mask(["[MASK]"], targets=["xyzzy"]), "xyzzy"),
+        ("encoder", lambda p: p.fill_mask(["[MASK]"], targets=[]), "choose among: targets"),
+        ("encoder", lambda p: p.fill_mask(["[MASK]"], targets="cat"), "no list .*: targets"),
+        ("encoder", lambda p: p.fill_mask(["[MASK]"], targets=["a", "\ud800"]), r"targets\[1\]"),
         ("encoder", lambda p: p.embed("a"), "str is no list of inputs: texts"),
         ("encoder", lambda p: p.embed(["a", 3]), r"int is no text: texts\[1\]"),
         ("encoder", lambda p: p.embed(["a", "b\ud800"]), r"half a character.*: texts\[1\]"),
@@ -131,12 +140,36 @@ def test_multiple_choice_is_answered(small_models):
         ("grade", lambda p: p.predict(["a"], top_k=2), "top_k has no effect on classification"),
         ("sentiment", lambda p: p.predict(["a"], aggregation="max"), "aggregation has no effect"),
         ("entities", lambda p: p.predict(["a"], aggregation="most"), "aggregation is most"),
+        ("encoder", lambda p: p.embed(["a"], prompt_name=5), "no such prompt: 5"),
+        ("encoder", lambda p: p.embed(["a"], pooling=5), "not pooled by 5"),
+        *(
+            (name, partial(ask_with, name, option, value), f"{option} is {value}: {option}")
+            for name, option, value in (
+                ("answers", "max_answer_length", 0),
+                ("answers", "max_answer_length", -3),
+                ("answers", "top_k", 1.5),
+                ("answers", "top_k", "x"),
+                ("answers", "null_threshold", "x"),
+                ("answers", "null_threshold", float("nan")),
+                ("answers", "null_threshold", float("-inf")),
+                ("answers", "align_to_words", "yes"),
+                ("sentiment", "top_k", 0),
+                ("sentiment", "overflow", None),
+                ("entities", "aggregation", ""),
+            )
+        ),
     ],
 )
 def test_what_a_model_cannot_do_is_said_in_one_line(predictors, name, ask, match):
     with pytest.raises(bert_core.UserError, match=match) as raised:
         ask(predictors[name])
     assert "\n" not in str(raised.value)
+
+
+def test_numbers_may_be_those_of_numpy_and_of_any_size(predictors):
+    wanted = predictors["answers"].predict(QUESTIONS, overflow="window", max_answer_length=400)
+    options = {"max_answer_length": 10**30, "top_k": np.int64(1)}
+    assert predictors["answers"].predict(QUESTIONS, overflow="window", **options) == wanted
 
 
 @pytest.mark.parametrize(
