@@ -173,7 +173,7 @@ class Engine:
         )
         check_rows(rows, rows.truncated, inputs, model.name, overflow, self.limits)
         work = (work_of or model.work)(rows)
-        check_numbers(rows.num_answers(per_row=work.per_row), work.width, self.limits)
+        check_numbers(rows.num_answers(per_row=work.per_row), work.width, inputs.field, self.limits)
         (outputs,) = await self._compute(model, work)
         is_long = len(rows.input_ids) > _QUICK_TOKENS or outputs.size > _QUICK_NUMBERS
         with span("decode"):
@@ -197,7 +197,7 @@ class Engine:
         """The features of each text."""
         encoded = await self._encode_texts(model, choice, inputs, overflow)
         extractor, rows = model.extractor(choice), encoded.rows
-        check_numbers(rows.num_units, extractor.feature_size, self.limits)
+        check_numbers(rows.num_units, extractor.feature_size, inputs.field, self.limits)
         states = await self._compute(model, model.feature_work(rows.rows, choice))
         self.drift.note(model, rows.rows, None)
         is_long = len(rows.units) > _QUICK_TOKENS or self.answer_is_long
@@ -211,7 +211,7 @@ class Engine:
         assert choice.unit == "text" and overflow != "window"
         encoded = await self._encode_texts(model, choice, inputs, overflow)
         rows = encoded.rows
-        check_numbers(len(rows.units), model.config.hidden_size, self.limits)
+        check_numbers(len(rows.units), model.config.hidden_size, inputs.field, self.limits)
         (states,) = await self._compute(model, model.feature_work(rows.rows, choice))
         self.drift.note(model, rows.rows, None)
         with span("decode"):
@@ -224,7 +224,7 @@ class Engine:
         assert choice.unit == "text" and overflow != "window"
         encoded = await self._encode_texts(model, choice, inputs, overflow)
         rows = encoded.rows.rows
-        check_numbers(len(rows.lengths), model.config.vocab_size, self.limits)
+        check_numbers(len(rows.lengths), model.config.vocab_size, inputs.field, self.limits)
         (weights,) = await self._compute(model, model.word_weight_work(rows))
         self.drift.note(model, rows, None)
         return _by_text(encoded, weights, np.ones_like(rows.lengths), None)
@@ -232,7 +232,7 @@ class Engine:
     async def _encode(self, model: ServedModel, inputs: Inputs, encode: Callable[[], T]) -> T:
         """Returns `encode()`; raises `RequestError` first for items that are certainly too many."""
         texts = check_size(model.tokenizer, inputs, self.limits)
-        checked = partial(encode_within, self.limits, model.tokenizer, texts, encode)
+        checked = partial(encode_within, self.limits, model.tokenizer, texts, inputs.field, encode)
         with span("encode"):
             return await self._run(sum(map(len, texts)) > _QUICK_CHARACTERS, checked)
 
@@ -257,8 +257,8 @@ class Engine:
         )
         found = await self._encode(model, inputs, encode)
         num_tokens = sum(map(len, found))
-        check_tokens(num_tokens, self.limits)
-        check_numbers(num_tokens, _NUMBERS_OF_A_TOKEN, self.limits)
+        check_tokens(num_tokens, inputs.field, self.limits)
+        check_numbers(num_tokens, _NUMBERS_OF_A_TOKEN, inputs.field, self.limits)
         self.pay(num_tokens)
         return found
 
@@ -268,7 +268,7 @@ class Engine:
         """Decodes lists of token ids to texts; the request's key pays for the tokens."""
         check_size(model.tokenizer, inputs, self.limits)
         num_tokens = sum(map(len, inputs.items))
-        check_tokens(num_tokens, self.limits)
+        check_tokens(num_tokens, inputs.field, self.limits)
         self.pay(num_tokens)
         decode = partial(
             model.tokenizer.decode_batch, inputs.items, skip_special_tokens=skip_special_tokens

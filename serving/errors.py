@@ -156,7 +156,7 @@ def _invalid(error: RequestValidationError) -> Problem:
     """The problem of a body that is not what its route takes, of which no text is repeated."""
     mistakes = [(_path_of(found), found) for found in error.errors()]
     # Of a union each branch has its say: what got furthest is what was meant.
-    field, mistake = max(mistakes, key=lambda pair: len(pair[0]))
+    field, mistake = max(mistakes, key=_progress)
     if mistake["type"] == "json_invalid":
         place, reason = mistake["loc"][-1], mistake.get("ctx", {}).get("error", mistake["msg"])
         return Problem(
@@ -179,6 +179,15 @@ def _invalid(error: RequestValidationError) -> Problem:
         field=_written(field),
         remedy="leave it out" if mistake["type"] == "extra_forbidden" else "see /docs",
     )
+
+
+def _progress(
+    located: tuple[tuple[int | str, ...], Mapping[str, Any]],
+) -> tuple[int, tuple[int, ...], bool]:
+    """How far a branch came: fields within fields, entries of lists, values of the right type."""
+    path, mistake = located
+    numbers = tuple(part for part in path if isinstance(part, int))
+    return len(path), numbers, not mistake["type"].endswith("_type")
 
 
 def _path_of(mistake: Mapping[str, Any]) -> tuple[int | str, ...]:

@@ -28,12 +28,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Inputs:
-    """The items of a request, one or a list; `name_of` gives the place of an item in it.
+    """The items in a request's `field`, one or a list; `name_of` gives the place of an item.
 
     `if_too_long` is the remedy for an item that is too long.
     """
 
     items: Sequence[Any]
+    field: str
     name_of: Callable[[int], str]
     if_too_long: str = "shorten it, or set overflow to window, right or left"
 
@@ -41,8 +42,8 @@ class Inputs:
     def of(cls, value: Any, field: str = "inputs") -> Self:  # noqa: ANN401 - any route's
         """Reads a field of a request that is one item or a list of items."""
         if isinstance(value, list):
-            return cls(value, lambda number: f"{field}[{number}]")
-        return cls([value], lambda _: field)
+            return cls(value, field, lambda number: f"{field}[{number}]")
+        return cls([value], field, lambda _: field)
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same, each item changed."""
@@ -95,7 +96,7 @@ def has_more_tokens(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bo
     return next(islice(found, most, None), None) is not None
 
 
-def check_texts(tokenizer: Tokenizer, texts: Sequence[str], limits: Limits) -> None:
+def check_texts(tokenizer: Tokenizer, texts: Sequence[str], field: str, limits: Limits) -> None:
     """Raises `RequestError` for texts that certainly have too many tokens, or are too long."""
     most = limits.max_request_tokens
     if sum(map(len, texts)) <= most:
@@ -103,16 +104,16 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[str], limits: Limits) -> N
     if (size := num_bytes(texts)) > limits.max_text_bytes:
         detail = f"{size} bytes of text, and a request has {limits.max_text_bytes} at most"
         remedy = "divide them among several requests"
-        raise RequestError(413, "Too long texts", detail, field="inputs", remedy=remedy)
+        raise RequestError(413, "Too long texts", detail, field=field, remedy=remedy)
     if has_more_tokens(tokenizer, texts, most):
-        raise too_many_tokens(f"more than {most} tokens", most)
+        raise too_many_tokens(f"more than {most} tokens", field, most)
 
 
-def too_many_tokens(found: str, most: int) -> RequestError:
+def too_many_tokens(found: str, field: str, most: int) -> RequestError:
     """The refusal of texts that have more tokens than a request may."""
     detail = f"{found}, and a request has {most} at most"
     remedy = "divide them among several requests"
-    return RequestError(413, "Too many tokens", detail, field="inputs", remedy=remedy)
+    return RequestError(413, "Too many tokens", detail, field=field, remedy=remedy)
 
 
 _SURE_CHARACTERS = 8
@@ -145,12 +146,12 @@ def is_cut_into_more(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> b
     return False
 
 
-def check_item_count(count: int, limits: Limits, what: str = "items") -> None:
+def check_item_count(count: int, field: str, limits: Limits, what: str = "items") -> None:
     """Raises `RequestError` for more items than a request may have."""
     if count > limits.max_items:
         detail = f"{count} {what}, and a request has {limits.max_items} at most"
         remedy = "divide them among several requests"
-        raise RequestError(413, "Too many items", detail, field="inputs", remedy=remedy)
+        raise RequestError(413, "Too many items", detail, field=field, remedy=remedy)
 
 
 def check_size(tokenizer: Tokenizer, inputs: Inputs, limits: Limits) -> list[str]:
@@ -158,16 +159,16 @@ def check_size(tokenizer: Tokenizer, inputs: Inputs, limits: Limits) -> list[str
 
     Raises `RequestError` for too many items, and for texts that certainly have too many tokens.
     """
-    check_item_count(len(inputs.items), limits)
+    check_item_count(len(inputs.items), inputs.field, limits)
     texts = [text for item in inputs.items for text in strings_of_item(item)]
-    check_texts(tokenizer, texts, limits)
+    check_texts(tokenizer, texts, inputs.field, limits)
     return texts
 
 
 def encode_within(
-    limits: Limits, tokenizer: Tokenizer, texts: Sequence[str], encode: Callable[[], T]
+    limits: Limits, tokenizer: Tokenizer, texts: Sequence[str], field: str, encode: Callable[[], T]
 ) -> T:
-    """Calls `encode` on texts; raises `RequestError` where they have too many tokens.
+    """Calls `encode` on a field's texts; raises `RequestError` where they have too many tokens.
 
     Texts with many characters for each token are cut up first, up to that number of tokens.
     """
@@ -175,13 +176,13 @@ def encode_within(
     sure = _SURE_CHARACTERS if _cuts_at_signs(tokenizer) else 1
     is_likely = sum(map(len, texts)) > most * sure
     if is_likely and is_cut_into_more(tokenizer, texts, most):
-        raise too_many_tokens(f"more than {most} tokens", most)
+        raise too_many_tokens(f"more than {most} tokens", field, most)
     try:
         return encode()
     except TooManyTokensError as error:
         detail = f"{error.what}: {error.where}"
         remedy = error.remedy
-        raise RequestError(413, "Too many tokens", detail, field="inputs", remedy=remedy) from error
+        raise RequestError(413, "Too many tokens", detail, field=field, remedy=remedy) from error
 
 
 def check_rows(
@@ -203,17 +204,17 @@ def check_rows(
         detail = rows.excess(number, name, f"{found}" if found <= most else f"over {most}")
         remedy = inputs.if_too_long
         raise RequestError(422, TOO_LONG, detail, field=inputs.name_of(number), remedy=remedy)
-    check_tokens(len(rows.input_ids), limits)
+    check_tokens(len(rows.input_ids), inputs.field, limits)
 
 
-def check_tokens(num_tokens: int, limits: Limits) -> None:
+def check_tokens(num_tokens: int, field: str, limits: Limits) -> None:
     """Raises `RequestError` for more tokens than a request may have."""
     most = limits.max_request_tokens
     if num_tokens > most:
-        raise too_many_tokens(f"{num_tokens} tokens", most)
+        raise too_many_tokens(f"{num_tokens} tokens", field, most)
 
 
-def check_numbers(num_units: int, size: int, limits: Limits) -> None:
+def check_numbers(num_units: int, size: int, field: str, limits: Limits) -> None:
     """Raises `RequestError` for more numbers than an answer may have; notes them otherwise."""
     if request := current_request.get():
         request.num_numbers += num_units * size
@@ -223,7 +224,7 @@ def check_numbers(num_units: int, size: int, limits: Limits) -> None:
             f" and what a request asks for has {limits.max_answer_numbers} at most"
         )
         remedy = "divide them among several requests; of features, ask for texts, not tokens"
-        raise RequestError(413, "Too long an answer", detail, field="inputs", remedy=remedy)
+        raise RequestError(413, "Too long an answer", detail, field=field, remedy=remedy)
 
 
 def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
@@ -255,11 +256,8 @@ def texts_or_ids(model: ServedModel, given: object, field: str, most: int) -> In
 
     Raises `RequestError` for unknown ids, none at all, and more than `most`.
     """
-    if isinstance(given, str) or (isinstance(given, list) and given and _is_id(given[0])):
-        inputs = Inputs([given], lambda _: field)
-    else:
-        assert isinstance(given, list)
-        inputs = Inputs(given, f"{field}[{{}}]".format)
+    is_ids = isinstance(given, list) and given and _is_id(given[0])
+    inputs = Inputs([given], field, lambda _: field) if is_ids else Inputs.of(given, field)
     lists = [item for item in inputs.items if isinstance(item, list)]
     check_ids(model.tokenizer, lists, most, field, lambda number, _: inputs.name_of(number))
     if [] in lists:

@@ -260,12 +260,8 @@ class EmbeddingsInferenceRoutes(Routes):
         overflow = overflow_of(request)
         given = request.inputs
         is_many = isinstance(given, list) and not any(isinstance(entry, str) for entry in given)
-        items = given if is_many else [given]
-        inputs = Inputs(
-            [_text(item) for item in items],
-            "inputs[{}]".format if is_many else lambda _: "inputs",
-            OR_TRUNCATE,
-        )
+        inputs = Inputs.of(given) if is_many else Inputs([given], "inputs", lambda _: "inputs")
+        inputs = replace(inputs.map(_text), if_too_long=OR_TRUNCATE)
         task = task.model_copy(update={"overflow": cutting(overflow)})
         codec = LabelScores(task, "none" if request.raw_scores else None)
         check_pairs(inputs, task, served.name)
@@ -294,6 +290,7 @@ async def similarities(
     """The cosine between the source's vector and that of each sentence; headers of the answer."""
     inputs = Inputs(
         [compared.source_sentence, *compared.sentences],
+        "inputs",
         lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
         OR_TRUNCATE,
     )

@@ -6,6 +6,7 @@ cross-encoder of sentence-transformers.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -147,8 +148,8 @@ class RerankRoutes(Routes):
     async def rerank(self, request: TEIRerankRequest, model: str | None = None) -> Response:
         """The numbers of the texts with their scores, best first."""
         served = self._engine.traffic.find_able(model, RERANKING)
-        pairs = [Text(request.query, text, None) for text in request.texts]
-        inputs = Inputs(pairs, "texts[{}]".format, OR_TRUNCATE)
+        inputs = Inputs.of(request.texts, "texts").map(lambda text: Text(request.query, text, None))
+        inputs = replace(inputs, if_too_long=OR_TRUNCATE)
         found = await self._scored(served, inputs, overflow_of(request), bool(request.raw_scores))
 
         def build() -> Any:  # noqa: ANN401 - any JSON
@@ -182,14 +183,14 @@ class RerankRoutes(Routes):
         self,
         name: str | None,
         query: str,
-        texts: Sequence[str],
+        texts: list[str],
         *,
         top_n: int | None,
         return_documents: bool = False,
         raw_scores: bool = False,
     ) -> Response:
         served = self._engine.traffic.find_able(name, RERANKING)
-        inputs = Inputs([Text(query, text, None) for text in texts], "documents[{}]".format)
+        inputs = Inputs.of(texts, "documents").map(lambda text: Text(query, text, None))
         found = await self._scored(served, inputs, "right", raw_scores)
 
         def build() -> RerankAnswer:

@@ -72,7 +72,7 @@ class SparseEmbeddingRoutes(Routes):
         found = await self._engine.word_weights(served, choice, inputs, overflow_of(request))
         # An encoder that was not trained for it gives a weight to half of the vocabulary.
         num_words = sum(int(np.count_nonzero(text.vectors)) for text in found)
-        check_numbers(num_words, _NUMBERS_OF_A_WORD, self._engine.limits)
+        check_numbers(num_words, _NUMBERS_OF_A_WORD, inputs.field, self._engine.limits)
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             return [_values(text.vectors[0]) for text in found]

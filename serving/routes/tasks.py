@@ -270,7 +270,7 @@ def check_masks(inputs: Inputs, top_k: int, tokenizer: Tokenizer, limits: Limits
             f" and an answer has {limits.max_answer_characters} at most"
         )
         remedy = "ask for fewer candidates, fewer masks or shorter texts"
-        raise RequestError(413, "Too long an answer", detail, field="inputs", remedy=remedy)
+        raise RequestError(413, "Too long an answer", detail, field=inputs.field, remedy=remedy)
     for number, count in enumerate(counts):
         if not count:
             raise RequestError(

@@ -61,6 +61,7 @@ class TextRoutes(Routes):
         )
         inputs = Inputs(
             [request.source, *request.inputs],
+            "inputs",
             lambda number: f"inputs[{number - 1}]" if number else "source",
         )
         found = await self._engine.features(model, choice, inputs, request.overflow)
@@ -157,7 +158,7 @@ class TextRoutes(Routes):
                 remedy = "leave it out, or name a model of classification"
                 raise RequestError(422, "Wrong model", detail, field="label", remedy=remedy)
             return None
-        check_pairs(Inputs([text], lambda _: "inputs"), model.task, model.name)
+        check_pairs(Inputs.of(text), model.task, model.name)
         if label is not None and label not in model.task.labels:
             raise RequestError(
                 422,

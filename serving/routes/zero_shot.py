@@ -4,6 +4,7 @@ Any model of entailment can answer: of MNLI, RTE, or one whose labels say so.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -92,13 +93,11 @@ class ZeroShotRoutes(Routes):
 
     async def zero_shot(self, request: ZeroShotRequest) -> Response:
         """Classifies texts by labels that the model has never seen."""
-        given = request.inputs if isinstance(request.inputs, list) else [request.inputs]
-        field = "inputs[{}]" if isinstance(request.inputs, list) else "inputs"
         name, version, found, scores = await self._asked(
             request.model,
-            given,
-            field,
+            Inputs.of(request.inputs),
             request.labels,
+            "labels",
             request.template,
             request.overflow,
             multi_label=request.multi_label,
@@ -127,13 +126,12 @@ class ZeroShotRoutes(Routes):
     ) -> Response:
         """The labels of a text with their scores, best first: a list for each of several."""
         asked = request.parameters
-        given = request.inputs if isinstance(request.inputs, list) else [request.inputs]
-        field = "inputs[{}]" if isinstance(request.inputs, list) else "inputs"
+        inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
         _, _, found, scores = await self._asked(
             model,
-            given,
-            field,
+            inputs,
             asked.candidate_labels,
+            "parameters.candidate_labels",
             asked.hypothesis_template or TEMPLATE,
             "error",
             multi_label=bool(asked.multi_label),
@@ -149,9 +147,9 @@ class ZeroShotRoutes(Routes):
     async def _asked(
         self,
         name: str | None,
-        texts: Sequence[str],
-        field: str,
+        inputs: Inputs,
         labels: Sequence[str],
+        labels_field: str,
         template: str,
         overflow: OverflowOrError,
         *,
@@ -163,7 +161,7 @@ class ZeroShotRoutes(Routes):
                 422,
                 "A label twice",
                 "labels have to differ",
-                field="labels",
+                field=labels_field,
                 remedy="leave the second one out",
             )
         served = self._engine.traffic.find_able(name, ENTAILMENT)
@@ -171,14 +169,16 @@ class ZeroShotRoutes(Routes):
         outputs = entailment_outputs(task)
         assert outputs is not None
         # Before they are made: a few numbers of each are many together.
-        check_item_count(len(texts) * len(labels), self._engine.limits, "pairs of text and label")
+        num_pairs, limits = len(inputs.items) * len(labels), self._engine.limits
+        check_item_count(num_pairs, inputs.field, limits, "pairs of text and label")
         asked = hypotheses(labels, template)
-        inputs = Inputs(
-            [Text(text, hypothesis, None) for text in texts for hypothesis in asked],
-            lambda number: field.format(number // len(asked)),
+        pairs = replace(
+            inputs,
+            items=[Text(text, hypothesis, None) for text in inputs.items for hypothesis in asked],
+            name_of=lambda number: inputs.name_of(number // len(asked)),
         )
         task = task.model_copy(update={"overflow": cutting(overflow)})
-        found = await self._engine.ask(served, LabelScores(task, "none"), inputs, overflow)
+        found = await self._engine.ask(served, LabelScores(task, "none"), pairs, overflow)
         of_texts = [found[begin : begin + len(asked)] for begin in range(0, len(found), len(asked))]
         scores = [
             label_scores(

@@ -201,10 +201,10 @@ def test_texts_that_are_sure_to_be_too_long_are_refused(small_models):
     _, _, tokenizer = load_model_folder(small_models["encoder"])
     limits = Limits(max_request_tokens=10, max_body_bytes=1000)
     assert num_bytes(["a", "é", "中", "🎉"]) == 1 + 2 + 3 + 4
-    check_texts(tokenizer, ["a" * 500], limits)
+    check_texts(tokenizer, ["a" * 500], "inputs", limits)
     for text, title in (("a" * 501, "Too long texts"), ("a " * 11, "Too many tokens")):
         with pytest.raises(RequestError) as told:
-            check_texts(tokenizer, [text], limits)
+            check_texts(tokenizer, [text], "inputs", limits)
         assert told.value.problem.status == 413 and told.value.problem.title == title
 
 
@@ -242,11 +242,11 @@ def test_texts_with_few_tokens_of_many_characters_are_read(kind, unit):
     text = unit * (36_000 // len(unit))
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     assert num_tokens < limits.max_request_tokens < len(text)
-    check_texts(tokenizer, [text], limits)
-    assert encode_within(limits, tokenizer, [text], lambda: "read") == "read"
+    check_texts(tokenizer, [text], "inputs", limits)
+    assert encode_within(limits, tokenizer, [text], "inputs", lambda: "read") == "read"
     few = Limits(max_request_tokens=num_tokens // 2 - 101)
     with pytest.raises(RequestError) as told:
-        encode_within(few, tokenizer, [text], lambda: "read")
+        encode_within(few, tokenizer, [text], "inputs", lambda: "read")
     assert told.value.problem.title == "Too many tokens"
 
 
@@ -254,12 +254,12 @@ def test_texts_with_few_tokens_of_many_characters_are_read(kind, unit):
 def test_of_a_hostile_text_no_more_is_cut_than_has_the_tokens_of_a_request(kind):
     tokenizer, limits = CountedTokenizer(kind), Limits()
     with pytest.raises(RequestError) as told:
-        check_texts(tokenizer, ["-" * 10_000_000], limits)
+        check_texts(tokenizer, ["-" * 10_000_000], "inputs", limits)
     assert told.value.problem.title == "Too long texts" and not tokenizer.given
     hostile = "- \u4e00 " * 100_000
-    check_texts(tokenizer, [hostile], limits)
+    check_texts(tokenizer, [hostile], "inputs", limits)
     with pytest.raises(RequestError) as told:
-        encode_within(limits, tokenizer, [hostile], lambda: "read")
+        encode_within(limits, tokenizer, [hostile], "inputs", lambda: "read")
     assert told.value.problem.title == "Too many tokens"
     assert 0 < tokenizer.given <= 4 * limits.max_request_tokens
 

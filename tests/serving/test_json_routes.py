@@ -188,6 +188,63 @@ def test_an_exception_has_its_status_and_repeats_nothing_at_length(error, status
     assert "secret" not in document and len(document) < 1000
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status", "field"),
+    [
+        ("/v1/tokenize", {"inputs": ["a"] * 257}, 413, "inputs"),
+        ("/v1/similarity", {"source": "a", "inputs": ["a"] * 257}, 413, "inputs"),
+        ("/v1/decode", {"ids": [[1]] * 257}, 413, "ids"),
+        ("/v1/zero-shot", {"inputs": "a", "labels": [*map(str, range(257))]}, 413, "inputs"),
+        ("/v1/zero-shot", {"inputs": "a", "labels": ["a", "a"]}, 422, "labels"),
+        (
+            "/hf/zero-shot-classification",
+            {"inputs": "a", "parameters": {"candidate_labels": ["a", "a"]}},
+            422,
+            "parameters.candidate_labels",
+        ),
+        ("/v1/embeddings", {"model": "encoder", "input": ["a"] * 257}, 413, "input"),
+        ("/v1/embeddings", {"model": "encoder", "input": "a " * 33_000}, 413, "input"),
+        ("/embed?model=encoder", {"inputs": [[1]] * 257}, 413, "inputs"),
+        ("/rerank?model=relevance", {"query": "a", "texts": ["a"] * 257}, 413, "texts"),
+        (
+            "/v1/rerank",
+            {"model": "relevance", "query": "a", "documents": ["a"] * 257},
+            413,
+            "documents",
+        ),
+        (
+            "/v2/rerank",
+            {"model": "relevance", "query": "a " * 3000, "documents": ["a"] * 99},
+            413,
+            "documents",
+        ),
+    ],
+)
+def test_the_field_that_is_too_much_is_that_of_the_route(server, path, body, status, field):
+    found, problem = server.ask(path, body)
+    assert found == status, problem
+    error = problem.get("error", problem)
+    told = error if isinstance(error, str) else error.get("field") or error["message"]
+    assert told.partition(":")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "detail"),
+    [
+        ("/v1/embeddings", {"model": "encoder", "input": []}, "input", "at least 1 item"),
+        ("/v1/embeddings", {"model": "encoder", "input": [[7], []]}, "input[1]", "at least 1"),
+        ("/v1/decode", {"ids": [[1], 2]}, "ids[1]", "valid list"),
+        ("/v1/decode", {"ids": [1, [2]]}, "ids[1]", "valid integer"),
+        ("/v1/ner", {"inputs": ["a", 3]}, "inputs[1]", "valid string"),
+    ],
+)
+def test_of_several_shapes_the_one_that_was_meant_is_told_of(server, path, body, field, detail):
+    status, problem = server.ask(path, body)
+    assert status in (400, 422)
+    error = problem.get("error", {"param": problem.get("field"), "message": problem.get("detail")})
+    assert error["param"] == field and detail in error["message"], problem
+
+
 LONG = "the cat sat on " * 200
 TWO = {"text": "the cat", "text_pair": "sat"}
 REMEDIES = [
