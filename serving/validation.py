@@ -65,8 +65,12 @@ def strings_of_item(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's
             raise TypeError(f"no example of a text: {type(item)}")
 
 
-_AT_LEAST_A_TOKEN = re.compile(r"[!-/:-@\[-`{-~\u3400-\u9fff]|[^\s!-/:-@\[-`{-~\u3400-\u9fff]+")
-"""Signs and Chinese characters are tokens each; other text between spaces is one or more."""
+_SIGNS = r"!-/:-@\[-`{-~\u3400-\u4dbf\u4e00-\u9fff"
+"""Signs and Chinese characters, which are tokens each."""
+_SPACES = r"\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""What BERT's normalizer takes for space; it drops other control characters without a trace."""
+_AT_LEAST_A_TOKEN = rf"[{_SIGNS}]|\w[^{_SIGNS}{_SPACES}]*"
+"""Text between these is one token or more where it has a letter or digit: marks may be dropped."""
 
 
 def num_bytes(texts: Sequence[str]) -> int:
@@ -74,14 +78,28 @@ def num_bytes(texts: Sequence[str]) -> int:
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
-def _cuts_at_signs(tokenizer: Tokenizer) -> bool:
-    """Whether `_AT_LEAST_A_TOKEN` holds: others have tokens of several signs, or of clauses."""
+def _sure_tokens(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """What of a text is a token each, or more; None where that is not seen without tokenizing.
+
+    Others than BERT's have tokens of several signs, or of clauses. Added tokens such as [MASK] are
+    found first; those that begin within a word, or after the text was changed, cannot be.
+    """
     normalizer = tokenizer.normalizer
-    return (
+    if not (
         isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
         and isinstance(normalizer, normalizers.BertNormalizer)
         and normalizer.handle_chinese_chars
-    )
+    ):
+        return None
+    added = [
+        token
+        for token in tokenizer.get_added_tokens_decoder().values()
+        if len(re.findall(_AT_LEAST_A_TOKEN, token.content)) > 1
+    ]
+    if any(each.normalized or not re.match(f"[{_SIGNS}]", each.content) for each in added):
+        return None
+    contents = sorted((token.content for token in added), key=len, reverse=True)
+    return re.compile("|".join([*map(re.escape, contents), _AT_LEAST_A_TOKEN]))
 
 
 def has_more_tokens(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bool:
@@ -90,9 +108,10 @@ def has_more_tokens(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bo
     It takes the time of `most` tokens, however long the texts are. Only of BERT's tokenizer so much
     is seen; for another one it is False.
     """
-    if not _cuts_at_signs(tokenizer):
+    pattern = _sure_tokens(tokenizer)
+    if pattern is None:
         return False
-    found = chain.from_iterable(map(_AT_LEAST_A_TOKEN.finditer, texts))
+    found = chain.from_iterable(map(pattern.finditer, texts))
     return next(islice(found, most, None), None) is not None
 
 
@@ -173,8 +192,8 @@ def encode_within(
     Texts with many characters for each token are cut up first, up to that number of tokens.
     """
     most = limits.max_request_tokens
-    sure = _SURE_CHARACTERS if _cuts_at_signs(tokenizer) else 1
-    is_likely = sum(map(len, texts)) > most * sure
+    size = sum(map(len, texts))
+    is_likely = size > most and (size > most * _SURE_CHARACTERS or _sure_tokens(tokenizer) is None)
     if is_likely and is_cut_into_more(tokenizer, texts, most):
         raise too_many_tokens(f"more than {most} tokens", field, most)
     try:

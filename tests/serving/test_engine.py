@@ -7,12 +7,13 @@ import time
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.model_folder import load_model_folder
-from bert_core.special_tokens import ROBERTA_TOKENS
+from bert_core.special_tokens import ROBERTA_TOKENS, SPECIAL_TOKENS
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tokenizer import wordpiece_tokenizer
 from serving.batching import DeadlineError, OverloadedError
 from serving.engine import Engine, decode_features
 from serving.errors import RequestError
@@ -173,15 +174,40 @@ def test_an_encoder_without_its_thread_is_noticed(engine_of):
 
 @pytest.mark.parametrize(
     "text",
-    ["the cat", "a,b.(c)", "東京 is", "don't stop", "naïve 👩‍🚀🎉", "x\u0301y", "[MASK]!"],
-)
+    ["the cat", "a,b.(c)", "東京 is", "don't stop", "naïve 👩‍🚀🎉", "x\u0301y", "[MASK]!",
+     "[MASK] " * 9, "[mask][[CLS]", "\u200b " * 9, "\u0301 \u0301",
+     "a\x1cb\x0bc\x85d", "\u4dc0\u4dc1\u4dc2"],
+)  # fmt: skip
 def test_a_text_has_at_least_the_tokens_that_are_seen(small_models, text):
     _, _, tokenizer = load_model_folder(small_models["encoder"])
     seen = sum(has_more_tokens(tokenizer, [text], most) for most in range(50))
-    tokens = tokenizer.encode(text, add_special_tokens=False).tokens
-    assert seen <= (len(tokens) if text != "[MASK]!" else 4)
+    assert seen <= len(tokenizer.encode(text, add_special_tokens=False))
     assert has_more_tokens(tokenizer, ["a b", "c"], 2)
     assert not has_more_tokens(tokenizer, ["a b", "c"], 3)
+
+
+def test_no_character_is_taken_for_more_tokens_than_it_has():
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL_TOKENS, "a", "aa"])}
+    characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
+    for lowercase in (True, False):
+        tokenizer = wordpiece_tokenizer(vocabulary, lowercase=lowercase)
+        # Alone a character may be dropped; within a word it may be dropped, or not part it.
+        for texts, fewest in ((characters, 0), ([f"a{each}a" for each in characters], 1)):
+            encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            some = [text for text, e in zip(texts, encodings, strict=True) if len(e) == fewest]
+            assert len(some) > 1000 and not has_more_tokens(tokenizer, some, fewest * len(some))
+
+
+@pytest.mark.parametrize(
+    ("token", "normalized", "text"),
+    [("<x>", False, "<x>" * 9), ("<x>", True, "<X>" * 9), ("a-b", False, "xa-b " * 9)],
+)
+def test_added_tokens_are_one_each(small_models, token, normalized, text):
+    _, _, tokenizer = load_model_folder(small_models["encoder"])
+    assert has_more_tokens(tokenizer, [text], 18)
+    tokenizer.add_tokens([AddedToken(token, normalized=normalized)])
+    num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    assert num_tokens <= 18 and not has_more_tokens(tokenizer, [text], num_tokens)
 
 
 @pytest.mark.parametrize(

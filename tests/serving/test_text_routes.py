@@ -65,6 +65,14 @@ def test_tokens_and_back(server, special):
     assert server.ask("/v1/decode", {"ids": []})[1]["results"] == [""]
 
 
+@pytest.mark.parametrize(("text", "count"), [("[MASK] ", 12_000), ("\u200b ", 33_000)])
+def test_texts_with_few_tokens_are_not_refused_for_their_signs(server, text, count):
+    """Masks are a token each, and the tokenizer drops what is invisible."""
+    status, content = server.ask("/v1/tokenize", {"inputs": text * count})
+    assert status == 200, content
+    assert content["results"][0]["n_tokens"] == (count if "MASK" in text else 0) + 2
+
+
 @pytest.mark.parametrize(
     ("ids", "status", "field"),
     [
