@@ -30,6 +30,9 @@ def test_scores_are_those_of_transformers(server, theirs, multi_label):
     status, ours = server.ask("/v1/zero-shot", body | {"multi_label": multi_label})
     assert status == 200 and len(ours["results"]) == 2
     (first, _) = ours["results"]
+    tokenizer = server.engine.models["entailment"].tokenizer
+    pairs = [(TEXT, TEMPLATE.format(label)) for label in LABELS]  # each of which is read
+    assert first["n_tokens"] == sum(map(len, tokenizer.encode_batch(pairs)))
     scores = {each["label"]: each["score"] for each in first["scores"]}
     assert scores == pytest.approx(wanted, abs=1e-5)
     if multi_label:
