@@ -89,7 +89,10 @@ def required_scope(path: str) -> KeyScope | None:
     return "admin" if path in _FOR_ADMINS or path.startswith(ADMIN_PREFIX) else "predict"
 
 
-_SHOWN_TO_PAGES = ("X-Request-Id", "X-N-Tokens", "X-Truncated", "Retry-After")
+_SHOWN_TO_PAGES = (
+    *("X-Request-Id", "X-Model", "X-Model-Version", "X-N-Tokens", "X-Truncated"),
+    "Retry-After",
+)
 
 
 def open_to_origins(app: FastAPI, origins: Sequence[str]) -> None:

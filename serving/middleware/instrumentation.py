@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("serving.requests")
 
-_ID = re.compile(r"[\w.:-]{1,128}")
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 ID_HEADER = b"x-request-id"
 _MODEL_HEADER, _VERSION_HEADER = b"x-model", b"x-model-version"
 

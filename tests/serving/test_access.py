@@ -135,7 +135,10 @@ def test_a_named_origin_may_ask(open_server):
     status, answer, headers = server.ask_whole("/v1/ner", BODY, headers=shown)
     assert status == 200 and answer["results"]
     assert headers["Access-Control-Allow-Origin"] == PAGE and "Origin" in headers["Vary"]
-    assert "X-Request-Id" in headers["Access-Control-Expose-Headers"]
+    _, _, headers = server.ask_whole("/hf/token-classification", BODY, headers=shown)
+    exposed = set(headers["Access-Control-Expose-Headers"].lower().split(", "))
+    own = {name.lower() for name in headers if name.lower().startswith("x-")}
+    assert {"x-n-tokens", "x-model-version"} <= own <= exposed and "retry-after" in exposed
 
 
 def test_it_opens_nothing_to_who_has_no_key(open_server):
