@@ -182,9 +182,15 @@ def hash_of(key: str) -> str:
 def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
     """Makes a key, writes its hash to the file, which only its owner may read, and returns it.
 
-    Of several at once each waits for those before it. Raises `UserError` for a name that is taken,
-    and for a file that cannot be read or written.
+    Of several at once each waits for those before it. Raises `UserError` for a name that is taken
+    or cannot be printed, a limit below 1, and a file that cannot be read or written.
     """
+    if not name.strip() or not name.isprintable():
+        what = "a key's name is empty, or has control characters"
+        raise UserError(what, repr(name), "take letters, digits and signs, such as ann-1")
+    if tokens_per_minute is not None and tokens_per_minute < 1:
+        what = f"--tokens_per_minute is {tokens_per_minute}, at least 1 is needed"
+        raise UserError(what, name, "pass 1 or more, or leave it out for a key without a limit")
     path = path.resolve()
     lock = lock_path(path)
     try:

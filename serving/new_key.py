@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from bert_core.errors import UserError
 from serving.keys import Scope, add_key
 
@@ -24,9 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         scopes: list[Scope] = options.scope or ["predict"]
         key = add_key(options.file, options.name, scopes, options.tokens_per_minute)
-    except (UserError, ValidationError) as error:
-        reason = str(error) if isinstance(error, UserError) else "wrong --tokens_per_minute or name"
-        print(f"error: {reason}", file=sys.stderr)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     print(key)
     return 0

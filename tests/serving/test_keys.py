@@ -135,15 +135,26 @@ def test_a_key_is_made(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("file", "more"),
-    [("wrong.json", []), ("keys.json", ["--tokens_per_minute", "0"]), ("nowhere/keys.json", [])],
+    ("name", "file", "more", "named"),
+    [
+        ("ann", "wrong.json", [], "wrong.json"),
+        ("ann", "nowhere/keys.json", [], "nowhere"),
+        ("ann", "keys.json", ["--tokens_per_minute", "0"], "--tokens_per_minute is 0, at least 1"),
+        ("ann", "keys.json", ["--tokens_per_minute", "-7"], "--tokens_per_minute is -7"),
+        ("", "keys.json", [], "name"),
+        (" ", "keys.json", [], "name"),
+        ("ann\nbob", "keys.json", ["--tokens_per_minute", "0"], "name"),
+        ("ann\x1b[1m", "keys.json", [], "name"),
+        ("ann\udc80", "keys.json", [], "name"),
+    ],
 )
-def test_what_is_wrong_is_one_line(tmp_path, capsys, file, more):
+def test_what_is_wrong_is_one_line(tmp_path, capsys, name, file, more, named):
     (tmp_path / "wrong.json").write_text("[]")
-    assert main(["ann", "--file", str(tmp_path / file), *more]) == 2
+    assert main([name, "--file", str(tmp_path / file), *more]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
-    assert not captured.out
+    assert named in captured.err and captured.err.strip().isprintable()
+    assert not captured.out and [each.name for each in tmp_path.iterdir()] == ["wrong.json"]
 
 
 def make_keys(path, names):
