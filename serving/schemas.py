@@ -67,8 +67,8 @@ class Request(ModelRequest):
 
     overflow: OverflowOrError = Field(
         default="error",
-        description="what becomes of a text longer than the model takes: refused, cut on the left"
-        " or right, or read in overlapping windows",
+        description="a text that is too long: error refuses it, left and right cut that side,"
+        " window reads it in overlapping windows",
     )
 
 
@@ -126,8 +126,8 @@ class NerRequest(Request):
     inputs: InputText | ListOf[InputText]
     aggregation: Aggregation = Field(
         default="first",
-        description="how what is said of sub-words becomes entities: each alone, side by side, or"
-        " words by their first sub-word, the mean of their sub-words, or the surest",
+        description="how sub-words become entities: none (each alone), simple (adjacent ones), or"
+        " by word: first (its first sub-word), average (their mean), max (the most confident)",
     )
 
 
