@@ -13,7 +13,6 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 
 from bert_core.interface import Aggregation, OverflowOrError, ScoredLabel
-from bert_core.masked_language_model import FillMask, target_ids
 from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.answers import BoundedQuestions, LabelScores
 from bert_core.tasks.classification import Classification, ScoreFunction
@@ -37,7 +36,7 @@ from serving.routes.embeddings import (
     similarities,
 )
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
-from serving.routes.tasks import base64_of, check_masks, text_or_pair, usable_aggregation
+from serving.routes.tasks import base64_of, fill_masks, text_or_pair, usable_aggregation
 from serving.schemas import Closed, InputText, ListOf, QuestionInContext, Targets, TextPair, example
 from serving.validation import Inputs, check_pairs, cutting
 
@@ -352,16 +351,8 @@ class HuggingFaceRoutes(Routes):
         served = self._engine.traffic.find_able(model, MASKED_TOKEN)
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
         asked = request.parameters or FillMaskParameters()
-        check_masks(inputs, asked.top_k or 5, served.tokenizer, self._engine.limits)
-        targets = None if asked.targets is None else target_ids(served.tokenizer, asked.targets)
-        codec = FillMask(
-            served.tokenizer,
-            served.config.max_position_embeddings,
-            asked.top_k or 5,
-            targets,
-            cutting("error"),
-        )
-        found = await self._engine.ask(served, codec, inputs, "error", served.masked_token_work)
+        wanted = asked.top_k or 5, asked.targets
+        found = await fill_masks(self._engine, served, inputs, *wanted, "error")
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             results = []

@@ -10,7 +10,15 @@ from fastapi import APIRouter, Response
 from tokenizers import Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
-from bert_core.interface import Aggregation, Answer, Answered, Classified, Filled, Tagged
+from bert_core.interface import (
+    Aggregation,
+    Answer,
+    Answered,
+    Classified,
+    Filled,
+    OverflowOrError,
+    Tagged,
+)
 from bert_core.masked_language_model import (
     MASK,
     FillMask,
@@ -143,21 +151,8 @@ class TaskRoutes(Routes):
     async def fill_mask(self, request: FillMaskRequest) -> Response:
         """Finds likely words for each [MASK]."""
         model = self._engine.traffic.find_able(request.model, MASKED_TOKEN)
-        inputs = Inputs.of(request.inputs)
-        check_masks(inputs, request.top_k, model.tokenizer, self._engine.limits)
-        targets = None
-        if request.targets is not None:
-            targets = target_ids(model.tokenizer, request.targets)
-        codec = FillMask(
-            model.tokenizer,
-            model.config.max_position_embeddings,
-            request.top_k,
-            targets,
-            cutting(request.overflow),
-        )
-        found = await self._engine.ask(
-            model, codec, inputs, request.overflow, model.masked_token_work
-        )
+        inputs, asked = Inputs.of(request.inputs), (request.top_k, request.targets)
+        found = await fill_masks(self._engine, model, inputs, *asked, request.overflow)
         return await _answered(self._engine, model, found, FillMaskAnswer, Filled)
 
     async def next_sentence(self, request: NextSentenceRequest) -> Response:
@@ -257,12 +252,28 @@ def base64_of(vector: FloatArray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
-def check_masks(inputs: Inputs, top_k: int, tokenizer: Tokenizer, limits: Limits) -> None:
-    """Raises `RequestError` for a text without [MASK], and for too long an answer.
+async def fill_masks(
+    engine: Engine,
+    model: ServedModel,
+    inputs: Inputs,
+    top_k: int,
+    targets: Sequence[str] | None,
+    overflow: OverflowOrError,
+) -> list[Prediction]:
+    """Finds likely words for each [MASK] of each text, among `targets` if there are any.
 
-    Each candidate for each [MASK] comes with its whole text.
+    Raises `RequestError` for a text without [MASK], and for too long an answer.
     """
+    _check_masks(inputs, top_k, model.tokenizer, engine.limits)
+    ids = None if targets is None else target_ids(model.tokenizer, targets)
+    longest = model.config.max_position_embeddings
+    codec = FillMask(model.tokenizer, longest, top_k, ids, cutting(overflow))
+    return await engine.ask(model, codec, inputs, overflow, model.masked_token_work)
+
+
+def _check_masks(inputs: Inputs, top_k: int, tokenizer: Tokenizer, limits: Limits) -> None:
     counts = [count_masks(text, tokenizer) for text in inputs.items]
+    # Each candidate for each [MASK] comes with its whole text.
     size = top_k * sum(map(mul, counts, map(len, inputs.items)))
     if size > limits.max_answer_characters:
         detail = (
