@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import isfinite
-from numbers import Integral, Real
+from numbers import Real
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -474,7 +474,7 @@ def _check_options(options: AnswerOptions) -> None:
             raise UserError(f"{name} is {value}", name, f"pass {known}")
     for name in ("top_k", "max_answer_length"):
         value = getattr(options, name)
-        if value is not None and not (isinstance(value, Integral) and value >= 1):
+        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
             raise UserError(f"{name} is {value}", name, "pass a whole number, 1 or more")
     value = options.null_threshold
     if value is not None and not (isinstance(value, Real) and isfinite(value)):
