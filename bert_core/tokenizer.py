@@ -39,7 +39,7 @@ from bert_core.tokenizer_settings import (
     TokenizerSettings,
     read_tokenizer_settings,
 )
-from bert_core.word_marks import BYTE_SPACE, space_mark
+from bert_core.word_marks import BYTE_SPACE, CONTINUING, space_mark
 
 MOST_BYTES = 1 << 27
 """Vocabularies of 500,000 words have a tenth of it."""
@@ -387,7 +387,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
         f"{name}_token": getattr(names, name) for name in ("cls", "mask", "pad", "sep", "unk")
     }
     write_sorted_json(folder / "special_tokens_map.json", special)
-    normalizer = state["normalizer"] or {}
+    normalizer = state["normalizer"]
     # Which inputs a class has by default depends on the version of `transformers`.
     segments = [] if config.type_vocab_size == 1 else ["token_type_ids"]
     settings: dict[str, Any] = {
@@ -395,7 +395,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **special,
     }
-    if normalizer.get("type") == "BertNormalizer":
+    if _is_built_by_class(state):
         settings |= {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": normalizer["lowercase"],
@@ -405,6 +405,19 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
     else:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_sorted_json(folder / "tokenizer_config.json", settings)
+
+
+def _is_built_by_class(state: Mapping[str, Any]) -> bool:
+    """Whether BertTokenizer of `transformers` 5 gives these tokens; it reads the words alone."""
+    normalizer, pre_tokenizer = state["normalizer"] or {}, state["pre_tokenizer"] or {}
+    return (
+        state["model"]["type"] == "WordPiece"
+        and state["model"]["continuing_subword_prefix"] == CONTINUING
+        and state["model"]["max_input_chars_per_word"] == 100
+        and pre_tokenizer.get("type") == "BertPreTokenizer"
+        and normalizer.get("type") == "BertNormalizer"
+        and normalizer["clean_text"]
+    )
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:

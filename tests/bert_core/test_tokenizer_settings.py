@@ -5,11 +5,18 @@ import random
 import unicodedata
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
+from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.special_tokens import SPECIAL_TOKENS
-from bert_core.tokenizer import load_tokenizer, wordpiece_tokenizer
+from bert_core.tokenizer import (
+    load_tokenizer,
+    row_template,
+    wordpiece_tokenizer,
+    write_tokenizer,
+)
 from bert_core.tokenizer_settings import longest_row
 
 LETTERS = "abcdeéèüßŞşİıIÅåñÑΣσςАБабЁё漢字かなカ한글ไทยनम"
@@ -170,6 +177,37 @@ def test_a_generic_class_takes_the_tokenizer_json_as_it_is(tmp_path):
     wordpiece_tokenizer(vocabulary, lowercase=False).save(str(folder / "tokenizer.json"))
     check_equal(folder, 300)
     assert load_tokenizer(folder).encode("THE", add_special_tokens=False).tokens == ["THE"]
+
+
+def test_a_vocabulary_that_bert_would_cut_otherwise_keeps_its_tokens_when_it_is_written(tmp_path):
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS, "a", "@b", "##b"])}
+    bert = normalizers.BertNormalizer(lowercase=False)
+    words = pre_tokenizers.BertPreTokenizer()
+    other_prefix = models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix="@")
+    short = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=2)
+    usual = models.WordPiece(vocabulary, unk_token="[UNK]")
+    for number, (model, normalizer, pre_tokenizer) in enumerate(
+        [
+            (other_prefix, bert, words),
+            (short, bert, words),
+            (usual, normalizers.BertNormalizer(lowercase=False, clean_text=False), words),
+            (usual, bert, pre_tokenizers.WhitespaceSplit()),
+            (models.WordLevel(vocabulary, unk_token="[UNK]"), bert, words),
+        ]
+    ):
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+        tokenizer.add_special_tokens([*SPECIAL_TOKENS])
+        tokenizer.post_processor = row_template(tokenizer)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "bert"}')
+        write_tokenizer(folder, tokenizer, ModelConfig())
+        theirs = AutoTokenizer.from_pretrained(folder)
+        for text in ("ab", "abb a", "a\0b ab", "a[SEP]a"):
+            wanted = tokenizer.encode(text).ids
+            assert load_tokenizer(folder).encode(text).ids == wanted, (number, text)
+            assert theirs(text).input_ids == wanted, (number, text)
 
 
 def test_lines_of_a_vocabulary_are_read_as_transformers_does(tmp_path):
