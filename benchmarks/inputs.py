@@ -9,10 +9,11 @@ from bert_core.config import SIZES
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder, save_model_folder
+from bert_core.special_tokens import num_embeddings
 from bert_core.tasks.catalog import GLUE
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import divide, read_texts
-from bert_core.tokenizer import load_tokenizer, num_embeddings
+from bert_core.tokenizer import load_tokenizer
 
 SHORTEST_PARAGRAPH = 20
 """Words; shorter lines are headings."""

@@ -16,7 +16,7 @@ from bert_core.model.bert import Bert, MaskedTokenHead
 from bert_core.model.encoder import Embeddings, SinusoidalPositions
 from bert_core.model_folder import load_model_folder
 from bert_core.new_pieces import old_pieces
-from bert_core.tokenizer import num_embeddings
+from bert_core.special_tokens import num_embeddings
 
 PositionExtension = Literal["cyclic", "interpolate"]
 

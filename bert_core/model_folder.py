@@ -35,14 +35,14 @@ from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
-from bert_core.special_tokens import special_token_ids
+from bert_core.special_tokens import num_embeddings, special_token_ids
 from bert_core.strict_files import (
     first_fault,
     is_plain_name,
     read_bounded,
     read_json_object,
 )
-from bert_core.tokenizer import load_tokenizer, num_embeddings, write_tokenizer
+from bert_core.tokenizer import load_tokenizer, write_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 

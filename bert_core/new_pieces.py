@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from tokenizers import Tokenizer
 
-from bert_core.special_tokens import TokenizerError
-from bert_core.tokenizer import num_embeddings
+from bert_core.special_tokens import TokenizerError, num_embeddings
 from bert_core.word_marks import CONTINUING
 
 LONGEST_PIECE = 40

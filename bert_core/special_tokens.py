@@ -1,4 +1,4 @@
-"""The special tokens of a vocabulary: BERT's, or those that RoBERTa has in their place."""
+"""The special tokens of a vocabulary, BERT's or RoBERTa's in their place, and its size."""
 
 from dataclasses import dataclass
 
@@ -79,3 +79,8 @@ def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
         )
     found = (index for index in ids.values() if index is not None)
     return SpecialTokenIds(*found, num_between=names.num_between)
+
+
+def num_embeddings(tokenizer: Tokenizer) -> int:
+    """Rows an embedding needs: one more than the highest id, below which ids may have gaps."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1

@@ -86,6 +86,9 @@ def read_tokenizer_file(path: Path, error: type[UserError]) -> Tokenizer:
     fault = _fault(described)
     if fault is not None:
         raise error(fault[0], str(path), fault[1])
+    vocabulary = described["model"]["vocab"]
+    if isinstance(vocabulary, dict) and vocabulary.pop("", None) is not None:
+        content = json.dumps(described).encode()  # made of a vocab.txt with an empty line
     try:
         tokenizer = Tokenizer.from_str(content.decode())
         tokenizer.no_padding()
@@ -225,15 +228,6 @@ def _fault_of_added_tokens(added: list[dict[str, Any]], tokenizer: Tokenizer) ->
     return None
 
 
-def num_embeddings(tokenizer: Tokenizer) -> int:
-    """Rows an embedding needs: one more than the highest id, which a vocabulary may not reach.
-
-    The empty word, an empty line at the end of a vocab.txt, is in no text.
-    """
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    return max(index for word, index in vocabulary.items() if word) + 1
-
-
 def wordpiece_tokenizer(
     vocabulary: dict[str, int],
     *,
@@ -357,8 +351,10 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
                 str(path),
                 f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {quote(str(path))}",
             )
+    vocabulary = models.WordPiece.read_file(str(path))
+    vocabulary.pop("", None)  # an empty line: no text has it, and a model no row for the last one
     return wordpiece_tokenizer(
-        models.WordPiece.read_file(str(path)),
+        vocabulary,
         lowercase=settings.do_lower_case,
         strip_accents=settings.strip_accents,
         handle_chinese_chars=settings.tokenize_chinese_chars,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from bert_core.special_tokens import special_tokens
+from bert_core.special_tokens import num_embeddings, special_tokens
 
 CONTINUING = "##"
 """How a word piece begins that continues a word, in vocabularies of WordPiece."""
@@ -49,7 +49,7 @@ _KNOWN: WeakKeyDictionary[Tokenizer, Marks] = WeakKeyDictionary()
 
 def _read(tokenizer: Tokenizer) -> Marks:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    marks = np.full(1 + max(vocabulary.values(), default=0), BEGINS, dtype=np.uint8)
+    marks = np.full(num_embeddings(tokenizer), BEGINS, dtype=np.uint8)
     mark = space_mark(tokenizer)
     if mark is None:
         marks[[each for token, each in vocabulary.items() if token.startswith(CONTINUING)]] = 0

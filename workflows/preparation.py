@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bert_core.disk import atomic_write, write_atomically
 from bert_core.new_pieces import extend_tokenizer
+from bert_core.special_tokens import num_embeddings
 from bert_core.text import pieces, screening
 from bert_core.text.corpus_statistics import PieceStatistics, describe_corpus, describe_piece
 from bert_core.text.encoding import SentenceEncoder
@@ -44,7 +45,7 @@ from bert_core.text.shards import (
     write_index,
 )
 from bert_core.text.sources import CorpusError, CorpusPart, evaluation_parts
-from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import TokenizerKind, train_tokenizer
 from workflows.clusters.tasks import run_tasks
 from workflows.corpus_report import REPORT_NAME, corpus_page

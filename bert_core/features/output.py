@@ -20,6 +20,7 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor
 from bert_core.features.units import Tokens, UnitRows, cut_words, words_of
 from bert_core.interface import OutputFormat, StoredDtype
+from bert_core.special_tokens import num_embeddings
 from bert_core.tasks.task import FloatArray
 from bert_core.text.texts import CHARACTERS_AT_ONCE, NamedText, text_chunks
 
@@ -172,11 +173,8 @@ def _columns(
     bounds = pa.array(np.concatenate([[0], ends]), pa.int32())
     spans = tokens.offsets
     if unit == "token":
-        vocabulary = extractor.tokenizer.get_vocab(with_added_tokens=True)
-        names = [""] * (1 + max(vocabulary.values()))
-        for name, number in vocabulary.items():
-            names[number] = name
-        shown = pa.array(names).take(pa.array(tokens.input_ids))
+        names = map(extractor.tokenizer.id_to_token, range(num_embeddings(extractor.tokenizer)))
+        shown = pa.array(names, pa.string()).take(pa.array(tokens.input_ids))
     elif spans is None:
         shown = pa.array(list(chain.from_iterable(text.text for text in texts)), pa.string())
     else:

@@ -10,7 +10,8 @@ from benchmarks import adaptation
 from bert_core.config import SIZES
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tokenizer import load_tokenizer, num_embeddings
+from bert_core.special_tokens import num_embeddings
+from bert_core.tokenizer import load_tokenizer
 
 
 @pytest.mark.slow

@@ -21,10 +21,12 @@ from bert_core.model_folder import (
     weight_files,
 )
 from bert_core.predictor import load_predictor
-from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.special_tokens import SPECIAL_TOKENS, num_embeddings
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import head_answers
+from bert_core.text.masking import Vocabulary
+from bert_core.tokenizer import load_tokenizer
 
 WORDS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"]
 MODEL, MASKED, PRETRAINED, CLASSIFIER, TAGGER, READER, CHOOSER, NEXT, DECODER = (
@@ -389,6 +391,12 @@ def test_empty_lines_after_the_vocabulary_are_no_words(tmp_path):
     _, _, tokenizer = load_model_folder(folder)
     theirs = BertTokenizer.from_pretrained(folder)
     assert tokenizer.encode("a b? z").ids == theirs("a b? z").input_ids
+    theirs.save_pretrained(folder)
+    assert "" in json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    for each in (tokenizer, load_tokenizer(folder)):
+        # Random words for masked ones, and new pieces behind the last, need no other row.
+        assert Vocabulary.from_tokenizer(each).size == num_embeddings(each) == len(WORDS)
+        assert "" not in each.get_vocab()
 
 
 def test_a_pickle_is_refused_with_a_remedy_that_works(tmp_path):

@@ -12,8 +12,8 @@ from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.new_pieces import count_words, extend_tokenizer, old_pieces
-from bert_core.special_tokens import SPECIAL_TOKENS, TokenizerError
-from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer, wordpiece_tokenizer
+from bert_core.special_tokens import SPECIAL_TOKENS, TokenizerError, num_embeddings
+from bert_core.tokenizer import load_tokenizer, save_tokenizer, wordpiece_tokenizer
 
 LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
 WORDS = [*SPECIAL_TOKENS, *LETTERS, "##ing", "the", "read"]

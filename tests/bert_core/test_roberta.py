@@ -31,10 +31,15 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
-from bert_core.special_tokens import ROBERTA_TOKENS, special_token_ids, special_tokens
+from bert_core.special_tokens import (
+    ROBERTA_TOKENS,
+    num_embeddings,
+    special_token_ids,
+    special_tokens,
+)
 from bert_core.tasks.sequences import align, word_pieces
 from bert_core.text.encoding import SentenceEncoder
-from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from bert_core.word_marks import begins_word, space_mark, word_marks
 
 TEXTS = [

@@ -6,14 +6,13 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 
-from bert_core.special_tokens import SPECIAL_TOKENS, TokenizerError, special_token_ids
-from bert_core.tokenizer import (
-    load_tokenizer,
+from bert_core.special_tokens import (
+    SPECIAL_TOKENS,
+    TokenizerError,
     num_embeddings,
-    save_tokenizer,
-    tokenizer_hash,
-    wordpiece_tokenizer,
+    special_token_ids,
 )
+from bert_core.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, wordpiece_tokenizer
 from bert_core.tokenizer_training import train_wordpiece
 
 

@@ -213,7 +213,8 @@ def test_a_vocabulary_that_bert_would_cut_otherwise_keeps_its_tokens_when_it_is_
 def test_lines_of_a_vocabulary_are_read_as_transformers_does(tmp_path):
     words = [*SPECIAL_TOKENS, "a ", "\u3000", "b\r", "\u2028c", "a", "", "##b", ""]
     folder = write_folder(tmp_path, vocabulary=words)
-    assert load_tokenizer(folder).get_vocab() == AutoTokenizer.from_pretrained(folder).get_vocab()
+    theirs = AutoTokenizer.from_pretrained(folder).get_vocab()
+    assert load_tokenizer(folder).get_vocab() == {word: n for word, n in theirs.items() if word}
 
 
 @pytest.mark.parametrize(

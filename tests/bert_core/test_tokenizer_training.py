@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from bert_core.special_tokens import TokenizerError, special_token_ids
-from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
+from bert_core.special_tokens import TokenizerError, num_embeddings, special_token_ids
+from bert_core.tokenizer import load_tokenizer, save_tokenizer
 from bert_core.tokenizer_training import TokenizerKind, train_tokenizer, train_wordpiece
 
 TOKENIZER_KINDS = get_args(TokenizerKind)

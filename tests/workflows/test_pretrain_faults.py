@@ -24,7 +24,8 @@ from benchmarks.mlflow_server import MlflowServer
 from bert_core.config import SIZES
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tokenizer import load_tokenizer, num_embeddings
+from bert_core.special_tokens import num_embeddings
+from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.runs.sender import verify_exactly_once
 

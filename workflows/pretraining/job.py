@@ -15,8 +15,9 @@ import numpy as np
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError, refusal
 from bert_core.new_pieces import old_pieces
+from bert_core.special_tokens import num_embeddings
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
-from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from bert_core.training.checkpoint_folder import MANIFEST
 from bert_core.word_marks import CONTINUING
 from workflows.model_location import EncoderFolder, model_name, open_encoder
@@ -239,7 +240,7 @@ def tokens_per_word(start: Start, shards: TokenShards) -> tuple[float, float]:
     words = sum(
         int(counts[index])
         for piece, index in vocabulary.items()
-        if piece and not piece.startswith(CONTINUING)
+        if not piece.startswith(CONTINUING)
     )
     saved = sum(
         int(counts[index]) * (len(old_pieces(old, piece)) - 1)

@@ -14,7 +14,8 @@ from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.new_pieces import extend_tokenizer
-from bert_core.tokenizer import load_tokenizer, num_embeddings
+from bert_core.special_tokens import num_embeddings
+from bert_core.tokenizer import load_tokenizer
 from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.held_out import adaptation_verdict
 from workflows.ablations.report import write_ablation_report

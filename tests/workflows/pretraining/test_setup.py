@@ -5,11 +5,12 @@ from pretraining_runs import write_corpus
 
 from bert_core.errors import UserError
 from bert_core.settings import RowSettings
+from bert_core.special_tokens import num_embeddings
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import encode_piece, join_pieces, scan_parts, take_inventory
 from bert_core.text.shards import ShardIndex, open_shards, write_index
 from bert_core.text.sources import find_parts
-from bert_core.tokenizer import num_embeddings, save_tokenizer, tokenizer_hash
+from bert_core.tokenizer import save_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import train_wordpiece
 from workflows.pretrain import announce, label_note, packing_note, refuse_unfit_shards
 from workflows.pretraining.settings import PretrainSettings
