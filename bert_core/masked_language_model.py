@@ -8,6 +8,7 @@ Shapes: N texts, P places, W tokens of all texts, R rows, H hidden size, V vocab
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Unpack
 
 import numpy as np
@@ -82,13 +83,16 @@ def _answers(
 
 
 def named_weights(weights: FloatArray, tokenizer: Tokenizer) -> list[dict[str, float]]:
-    """The words of each text that have a weight, [N, V], heaviest first."""
+    """The words of each text that have a weight, [N, V], heaviest first.
+
+    Rows of a table of embeddings that no word has are left out.
+    """
     found = []
-    known = tokenizer.get_vocab_size()  # a table of embeddings may be longer
-    for each in weights[:, :known]:
+    for each in weights:
         (words,) = np.nonzero(each)
         order = words[np.argsort(-each[words], kind="stable")]
-        found.append({tokenizer.id_to_token(word): float(each[word]) for word in order.tolist()})
+        named = ((tokenizer.id_to_token(word), float(each[word])) for word in order.tolist())
+        found.append({token: weight for token, weight in named if token is not None})
     return found
 
 
@@ -152,24 +156,24 @@ class FillMask:
         """
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-        # A table of embeddings may be longer than the vocabulary.
-        known = min(outputs.shape[1], self.tokenizer.get_vocab_size())
-        among = np.arange(known) if self.targets is None else np.array(self.targets)
+        among = np.arange(outputs.shape[1]) if self.targets is None else np.array(self.targets)
         order = np.lexsort((rows.notes["spans"][:, 0], rows.notes["example"]))
         found: list[dict[str, Any]] = [{"masks": []} for _ in examples]
         for place in order.tolist():
             example = int(rows.notes["example"][place])
             start, end = rows.notes["spans"][place].tolist()
             scores = probabilities[place, among]
-            best = np.argsort(-scores, kind="stable")[: self.top_k]
+            ranked = map(int, among[np.argsort(-scores, kind="stable")])
+            # A row of the table of embeddings may have no token.
+            best = (each for each in ranked if self.tokenizer.id_to_token(each) is not None)
             text = examples[example]
             found[example]["masks"].append(
                 {
                     "start": start,
                     "end": end,
                     "candidates": [
-                        self._candidate(int(among[each]), float(scores[each]), text, start, end)
-                        for each in best.tolist()
+                        self._candidate(each, float(probabilities[place, each]), text, start, end)
+                        for each in islice(best, self.top_k)
                     ],
                 }
             )

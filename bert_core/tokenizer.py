@@ -30,6 +30,7 @@ from bert_core.errors import UserError, reason_of
 from bert_core.special_tokens import (
     SPECIAL_TOKENS,
     TokenizerError,
+    num_embeddings,
     special_token_ids,
     special_tokens,
 )
@@ -375,8 +376,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
     save_tokenizer(tokenizer, folder / "tokenizer.json")
     state = json.loads(tokenizer.to_str())
     if state["model"]["type"] in ("WordPiece", "WordLevel"):
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        words = sorted(vocabulary, key=lambda word: vocabulary[word])
+        # An id without a word is an empty line, so that those behind it keep theirs.
+        words = (tokenizer.id_to_token(each) or "" for each in range(num_embeddings(tokenizer)))
         (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     names = special_tokens(tokenizer)
     special = {

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,6 +14,7 @@ from transformers import BertConfig, BertTokenizer
 
 from bert_core.errors import UserError
 from bert_core.hugging_face.families import FAMILIES
+from bert_core.masked_language_model import named_weights
 from bert_core.model.layout import Packed
 from bert_core.model_folder import (
     ModelFolderError,
@@ -397,6 +399,28 @@ def test_empty_lines_after_the_vocabulary_are_no_words(tmp_path):
         # Random words for masked ones, and new pieces behind the last, need no other row.
         assert Vocabulary.from_tokenizer(each).size == num_embeddings(each) == len(WORDS)
         assert "" not in each.get_vocab()
+
+
+def test_ids_without_a_word_take_none_from_other_words(tmp_path):
+    folder = write_folder(tmp_path / "theirs", MASKED, vocab_size=len(WORDS) + 3)
+    (folder / "tokenizer.json").unlink()
+    lines = [*WORDS[:8], WORDS[7], *WORDS[8:]]  # the first of two equal lines leaves a gap
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    _, model, tokenizer = load_model_folder(folder)
+    vocabulary = tokenizer.get_vocab()
+    assert sorted(vocabulary.values()) == [*range(7), *range(8, len(lines))]
+    predictor = load_predictor(folder)
+    (found,) = predictor.fill_mask(["a [MASK] c"], top_k=100)
+    assert {each.token: each.id for each in found.masks[0].candidates} == vocabulary
+    weights = np.arange(1.0, 1.0 + model.config.vocab_size, dtype=np.float32)
+    (named,) = named_weights(weights[None], tokenizer)
+    assert named == {word: weights[number] for word, number in vocabulary.items()}
+    save_model_folder(tmp_path / "ours", model, tokenizer)
+    assert load_tokenizer(tmp_path / "ours").get_vocab() == vocabulary
+    (tmp_path / "ours" / "tokenizer.json").unlink()
+    assert load_tokenizer(tmp_path / "ours").get_vocab() == vocabulary
+    theirs = BertTokenizer.from_pretrained(tmp_path / "ours")
+    assert theirs("a b? z").input_ids == tokenizer.encode("a b? z").ids
 
 
 def test_a_pickle_is_refused_with_a_remedy_that_works(tmp_path):

@@ -248,15 +248,15 @@ def _reading(model: PaddedModel) -> str:
         case "word":
             return (
                 'mask = tokenizer.token_to_id("[MASK]")\n'
-                "known = tokenizer.get_vocab_size()  # a table of embeddings may be longer\n"
                 'for row, column in np.argwhere(inputs["input_ids"] == mask):\n'
-                "    print(tokenizer.id_to_token(int(logits[row, column, :known].argmax())))\n"
+                "    words = map(tokenizer.id_to_token, (-logits[row, column]).argsort())\n"
+                "    print(next(filter(None, words)))  # a row may have no token\n"
             )
         case "vector":
             return "print(sentence_embedding @ sentence_embedding.T)  # cosines\n"
         case "sparse_vector":
             return (
-                "known = tokenizer.get_vocab_size()  # a table of embeddings may be longer\n"
-                "for weights in sparse_embedding[:, :known]:\n"
-                "    print([tokenizer.id_to_token(int(n)) for n in weights.argsort()[:-6:-1]])\n"
+                "for weights in sparse_embedding:\n"
+                "    words = map(tokenizer.id_to_token, (-weights).argsort())\n"
+                "    print(list(filter(None, words))[:5])  # a column may have no token\n"
             )
