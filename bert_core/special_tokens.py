@@ -13,14 +13,13 @@ class TokenizerError(UserError):
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The five special tokens by name, and how many `sep` stand between the texts of a pair."""
+    """The five special tokens by name."""
 
     pad: str
     unk: str
     cls: str
     sep: str
     mask: str
-    num_between: int = 1
 
     @property
     def all(self) -> tuple[str, str, str, str, str]:
@@ -29,15 +28,17 @@ class SpecialTokens:
 
 
 BERT_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>", num_between=2)
-"""Rows are `<s> A </s>`, of pairs `<s> A </s></s> B </s>` (Liu et al. 2019, arXiv 1907.11692)."""
+ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 SPECIAL_TOKENS = BERT_TOKENS.all
 
 
 @dataclass(frozen=True)
 class SpecialTokenIds:
-    """The ids of the five special tokens in one vocabulary; `num_between` as in their names."""
+    """The ids of the five special tokens in one vocabulary.
+
+    `num_between` of `sep` stand between the texts of a pair.
+    """
 
     pad: int
     unk: int
@@ -78,7 +79,9 @@ def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
             f"use a vocabulary with {' '.join(BERT_TOKENS.all)} or {' '.join(ROBERTA_TOKENS.all)}",
         )
     found = (index for index in ids.values() if index is not None)
-    return SpecialTokenIds(*found, num_between=names.num_between)
+    # The template of rows says how many, as `load_tokenizer` sets it.
+    of_pair = tokenizer.num_special_tokens_to_add(is_pair=True)
+    return SpecialTokenIds(*found, num_between=max(1, of_pair - 2))
 
 
 def num_embeddings(tokenizer: Tokenizer) -> int:

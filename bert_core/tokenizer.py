@@ -28,6 +28,7 @@ from bert_core.config import ModelConfig
 from bert_core.disk import write_atomically, write_sorted_json
 from bert_core.errors import UserError, reason_of
 from bert_core.special_tokens import (
+    ROBERTA_TOKENS,
     SPECIAL_TOKENS,
     TokenizerError,
     num_embeddings,
@@ -258,11 +259,11 @@ def wordpiece_tokenizer(
     return tokenizer
 
 
-def row_template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
-    """`[CLS] A [SEP] B [SEP]`, as the rows of every task are made, or as RoBERTa has it."""
+def row_template(tokenizer: Tokenizer, num_between: int = 1) -> processors.TemplateProcessing:
+    """`[CLS] A [SEP] B [SEP]`, as the rows of every task are made, or with more between texts."""
     names, special = special_tokens(tokenizer), special_token_ids(tokenizer)
     cls, sep = names.cls, names.sep
-    between = " ".join([f"{sep}:0"] * names.num_between)
+    between = " ".join([f"{sep}:0"] * num_between)
     return processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {between} $B:1 {sep}:1",
@@ -308,13 +309,47 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    tokenizer.post_processor = row_template(tokenizer)
+    tokenizer.post_processor = row_template(tokenizer, _num_between(tokenizer, path))
     unknown = special_tokens(tokenizer).unk
     knows_bytes = space_mark(tokenizer) == BYTE_SPACE
     # Added ones are not found for unknown words.
     if tokenizer.model.token_to_id(unknown) is None and not knows_bytes:
         raise TokenizerError(f"the vocabulary lacks {unknown}", str(path), "use a BERT vocabulary")
     return tokenizer
+
+
+def _num_between(tokenizer: Tokenizer, path: Path) -> int:
+    """How many separators a file's own rows have between the texts of a pair.
+
+    Without special tokens in its rows it is as usual: RoBERTa has two (Liu et al. 2019, arXiv
+    1907.11692). Raises `TokenizerError` for rows that are not `[CLS] A [SEP]`. The file's template
+    is read and not run, for it may repeat a text as often as it likes.
+    """
+    special_token_ids(tokenizer)  # raises where one is missing
+    names, step = special_tokens(tokenizer), tokenizer.post_processor
+    described = {"post_processor": step and json.loads(step.__getstate__())}
+    steps: list[Any] = [*_steps(described, "post_processor")]
+    single: list[str] = []
+    pair: list[str] = []
+    match [each for each in steps if each["type"] != "ByteLevel"]:
+        case []:
+            return 2 if names is ROBERTA_TOKENS else 1
+        case [{"cls": [cls, _], "sep": [sep, _], "type": kind}]:
+            between = [sep] * (2 if kind == "RobertaProcessing" else 1)
+            single, pair = [cls, "A", sep], [cls, "A", *between, "B", sep]
+        case [{"single": first, "pair": second}]:
+            single, pair = (
+                [part["id"] for each in row for part in each.values()] for row in (first, second)
+            )
+    row, num_between = [names.cls, "A", names.sep], len(pair) - 4
+    of_pair = [*row[:2], *[names.sep] * num_between, "B", names.sep]
+    if single != row or pair != of_pair or num_between not in (1, 2):
+        raise TokenizerError(
+            f"rows other than {' '.join(row)} and, of pairs, {' '.join(row)} B {names.sep}",
+            str(path),
+            "fix its post_processor, or give the tokenizer of a BERT model",
+        )
+    return num_between
 
 
 def _from_tokenizer_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
@@ -392,7 +427,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> 
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **special,
     }
-    if _is_built_by_class(state):
+    if special_token_ids(tokenizer).num_between == 1 and _is_built_by_class(state):
         settings |= {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": normalizer["lowercase"],

@@ -177,30 +177,58 @@ def test_what_bert_like_tokenizers_are_made_of_is_run(path, part, value):
     assert found.to_str() == expected.to_str()
 
 
-def template(single, ids):
-    cls = {"id": "[CLS]", "ids": ids, "tokens": ["x"] * len(ids)}
-    kinds = {"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "B", "type_id": 7}}]}
-    return kinds | {"single": single, "special_tokens": {"[CLS]": cls}}
+def template(single, pair, ids=(2,)):
+    special = {
+        name: {"id": name, "ids": list(ids), "tokens": ["x"] * len(ids)}
+        for name in ("[CLS]", "[SEP]")
+    }
+    kinds = {"type": "TemplateProcessing", "special_tokens": special}
+    return kinds | {"single": single, "pair": pair}
 
 
-A, CLS = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+A, B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+CLS, SEP = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+ROW, PAIR = [CLS, A, SEP], [CLS, A, SEP, B, SEP]
+
+
+@pytest.mark.parametrize(
+    ("step", "num_between"),
+    [
+        (None, 1),
+        ({"type": "BertProcessing", "sep": ["[SEP]", 9], "cls": ["[CLS]", 4_000_000]}, 1),
+        (template(ROW, PAIR, [4_000_000]), 1),
+        (template(ROW, PAIR, [2] * 100_000), 1),
+        (template(ROW, [CLS, A, SEP, SEP, B, SEP]), 2),
+        (nested("Sequence", "processors", template(ROW, PAIR), 2), 1),
+    ],
+)
+def test_rows_have_the_separators_of_the_file(path, step, num_between):
+    change(path, "post_processor", step)
+    tokenizer = load_tokenizer(path)
+    found, between = tokenizer.encode("a hello", "hello"), ["[SEP]"] * num_between
+    assert found.tokens == ["[CLS]", "a", "hello", *between, "hello", "[SEP]"]
+    assert found.type_ids == [0, 0, 0, *[0] * num_between, 1, 1]
+    assert special_token_ids(tokenizer).num_of_pair == 2 + num_between
 
 
 @pytest.mark.parametrize(
     "step",
     [
-        None,
-        {"type": "BertProcessing", "sep": ["[SEP]", 9], "cls": ["[CLS]", 4_000_000]},
-        template([A] * 1000, [2]),
-        template([CLS, A], [4_000_000]),
-        template([CLS, A], [2] * 100_000),
+        template([A] * 1000, PAIR),
+        template([CLS, A], PAIR),
+        template([A, SEP], PAIR),
+        template(ROW, [CLS, A, B, SEP]),
+        template(ROW, [CLS, A, *[SEP] * 1000, B, SEP]),
+        template(ROW, [CLS, B, SEP, A, SEP]),
+        {"type": "BertProcessing", "sep": ["hello", 8], "cls": ["[CLS]", 2]},
+        {"type": "Sequence", "processors": [template(ROW, PAIR)] * 2},
     ],
 )
-def test_special_tokens_come_where_those_of_berts_rows_do(path, step):
+def test_other_rows_are_refused(path, step):
     change(path, "post_processor", step)
-    found = load_tokenizer(path).encode("a hello", "hello")
-    assert found.tokens == ["[CLS]", "a", "hello", "[SEP]", "hello", "[SEP]"]
-    assert found.type_ids == [0, 0, 0, 0, 1, 1]
+    with pytest.raises(TokenizerError, match="rows other than") as caught:
+        load_tokenizer(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_other_models_of_words_are_run(tmp_path, path):
