@@ -41,7 +41,7 @@ from bert_core.tokenizer_settings import (
     TokenizerSettings,
     read_tokenizer_settings,
 )
-from bert_core.word_marks import BYTE_SPACE, CONTINUING, space_mark
+from bert_core.word_marks import BYTE_SPACE, CONTINUING, begins_behind_space, space_mark
 
 MOST_BYTES = 1 << 27
 """Vocabularies of 500,000 words have a tenth of it."""
@@ -366,6 +366,18 @@ def _from_tokenizer_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
             handle_chinese_chars=settings.tokenize_chinese_chars,
             strip_accents=settings.strip_accents,
             lowercase=settings.do_lower_case,
+        )
+    mark, adds_space = space_mark(tokenizer), settings.adds_space
+    if mark and adds_space is not None and adds_space != begins_behind_space(tokenizer):
+        scheme = "always" if adds_space else "never"
+        pieces = [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement=mark, prepend_scheme=scheme),
+        ]
+        tokenizer.pre_tokenizer = (
+            pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
+            if mark == BYTE_SPACE
+            else pre_tokenizers.Sequence(pieces)
         )
     return tokenizer
 

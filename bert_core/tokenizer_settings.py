@@ -49,6 +49,12 @@ _WITHOUT_SEGMENTS = {
 }
 """Classes whose pairs are of segment 0 alone, in transformers 4 and 5."""
 
+_ADDED_SPACES = {
+    **dict.fromkeys(("BartTokenizer", "GPT2Tokenizer", "RobertaTokenizer"), False),
+    **dict.fromkeys(("CamembertTokenizer", "XLMRobertaTokenizer"), True),
+}
+"""Classes that decide over tokenizer.json if a text begins behind a space, and what is usual."""
+
 _ADDITIONAL = "additional_special_tokens"
 
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
@@ -73,6 +79,8 @@ class TokenizerSettings(BaseModel):
     split_special_tokens: Literal[False] = False
     lowercase_first: bool = False
     model_input_names: list[str] | None = None
+    add_prefix_space: bool | None = None
+    model_type: str | None = None
     numbered: list[AddedToken]
     special: dict[str, AddedToken]
     extra: list[AddedToken]
@@ -91,7 +99,16 @@ class TokenizerSettings(BaseModel):
         """
         if self.model_input_names is not None:
             return "token_type_ids" in self.model_input_names
-        return self.tokenizer_class.removesuffix("Fast") not in _WITHOUT_SEGMENTS
+        name = self.tokenizer_class.removesuffix("Fast")
+        if name in _ANY_CLASSES:
+            name = _USUAL_CLASSES.get(str(self.model_type))
+        return name not in _WITHOUT_SEGMENTS
+
+    @property
+    def adds_space(self) -> bool | None:
+        """Whether texts begin behind a space that they lack; None leaves it to tokenizer.json."""
+        usual = _ADDED_SPACES.get(self.tokenizer_class.removesuffix("Fast"))
+        return usual if usual is None or self.add_prefix_space is None else self.add_prefix_space
 
     def added_tokens(self, present: Sequence[AddedToken] = ()) -> list[AddedToken]:
         """The tokens that `transformers` adds to a tokenizer with `present`, in its order."""
@@ -144,7 +161,11 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
             if all(isinstance(each, dict) for each in newer):  # a list counts, be it empty
                 extra = older.get(_ADDITIONAL) or []
         path = folder / TOKENIZER_CONFIG
-        settings["tokenizer_class"] = _class_of(settings.get("tokenizer_class"), folder)
+        of_model = read_json_object(folder / "config.json", is_optional=True)
+        settings["model_type"] = of_model.get("model_type")
+        usual = _USUAL_CLASSES.get(str(settings["model_type"]), "BertTokenizer")
+        named = settings.get("tokenizer_class") or of_model.get("tokenizer_class")
+        settings["tokenizer_class"] = named or usual
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
             settings
@@ -158,16 +179,6 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     except (ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = first_fault(error) if isinstance(error, ValidationError) else str(error)[:200]
         raise UserError("wrong settings of a tokenizer", str(path), reason) from error
-
-
-def _class_of(named: object, folder: Path) -> object:
-    """The class that tokenizer_config.json names, or else that of the model in the folder."""
-    of_model = read_json_object(folder / "config.json", is_optional=True)
-    named = named or of_model.get("tokenizer_class")
-    usual = _USUAL_CLASSES.get(str(of_model.get("model_type")))
-    if usual and str(named).removesuffix("Fast") in _ANY_CLASSES:
-        return usual
-    return named or usual or "BertTokenizer"
 
 
 def _lowercases_first(folder: Path) -> bool:

@@ -92,17 +92,24 @@ def space_mark(tokenizer: Tokenizer) -> str | None:
     return None
 
 
+def begins_behind_space(tokenizer: Tokenizer) -> bool:
+    """Whether the first word of a text has the tokens that it has behind a space."""
+    for step in _pre_tokenizers(tokenizer):
+        if step["type"] == "ByteLevel" and not step["add_prefix_space"]:
+            return False
+        if step["type"] == "Metaspace" and step.get("prepend_scheme", "always") == "never":
+            return False
+    return True
+
+
 def behind_spaces(tokenizer: Tokenizer, words: Iterable[str]) -> list[str]:
     """Words as they are to be encoded each alone: as if they stood behind a space.
 
     So they come with one where the tokenizer adds none at the beginning of a text.
     """
-    for step in _pre_tokenizers(tokenizer):
-        if step["type"] == "ByteLevel" and not step["add_prefix_space"]:
-            return [word and f" {word}" for word in words]
-        if step["type"] == "Metaspace" and step.get("prepend_scheme", "always") == "never":
-            return [word and f" {word}" for word in words]
-    return list(words)
+    if begins_behind_space(tokenizer):
+        return list(words)
+    return [word and f" {word}" for word in words]
 
 
 def _pre_tokenizers(tokenizer: Tokenizer) -> list[Mapping[str, Any]]:

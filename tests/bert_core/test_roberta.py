@@ -377,6 +377,31 @@ def test_without_a_class_the_tokens_are_those_of_the_models_type(theirs, tmp_pat
     assert "[CLS]" not in ours.get_vocab() and special_tokens(ours) == ROBERTA_TOKENS
 
 
+@pytest.mark.parametrize("of_file", [False, True])
+@pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert"])
+def test_texts_begin_behind_a_space_where_they_do_for_transformers(tmp_path, model_type, of_file):
+    tokenizer = TOKENIZERS["bytes" if model_type == "roberta" else "pieces"]()
+    steps = tokenizer.backend_tokenizer.pre_tokenizer
+    if model_type == "roberta":
+        steps.add_prefix_space = of_file
+    else:
+        steps[1].prepend_scheme = "always" if of_file else "never"
+    tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    of_type = AutoTokenizer.from_pretrained(tmp_path).__class__.__name__
+    found = set()
+    for named in (None, of_type, "PreTrainedTokenizerFast"):
+        for added in (None, False, True):
+            said = {"tokenizer_class": named, "add_prefix_space": added}
+            said = {name: value for name, value in said.items() if value is not None}
+            (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+            theirs, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+            for text in (*TEXTS, " Paris", "A <mask> of", "a<mask>b"):
+                assert ours.encode(text).ids == theirs(text).input_ids, (said, text)
+            found.add(tuple(ours.encode(TEXTS[0]).ids))
+    assert len(found) == 2
+
+
 def test_losses_and_gradients_are_theirs(folder_of):
     tokenizer = byte_tokenizer()
     model, folder = folder_of(RobertaForMaskedLM, tokenizer)
