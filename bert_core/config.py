@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 IGNORE_INDEX = -100
 """The label of a place that carries no loss, as in `torch.nn.functional.cross_entropy`."""
 
+LARGEST_ROPE_THETA = 1e12
+
 VocabSize = Annotated[
     int, Field(ge=5, le=10_000_000, description="entries of the word-piece vocabulary")
 ]
@@ -130,10 +132,16 @@ class ModernConfig(ModelConfig):
         default=3, ge=1, le=1_000, description="of so many layers the first attends to all tokens"
     )
     global_rope_theta: float = Field(
-        default=160_000.0, gt=1, le=1e12, description="slowest rotation's period in global layers"
+        default=160_000.0,
+        gt=1,
+        le=LARGEST_ROPE_THETA,
+        description="slowest rotation's period in global layers",
     )
     local_rope_theta: float = Field(
-        default=10_000.0, gt=1, le=1e12, description="slowest rotation's period in local layers"
+        default=10_000.0,
+        gt=1,
+        le=LARGEST_ROPE_THETA,
+        description="slowest rotation's period in local layers",
     )
 
     @property

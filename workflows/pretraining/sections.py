@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bert_core.config import MODERN_SIZES, SIZES, ModelConfig, ModernConfig, gated_size
+from bert_core.config import (
+    LARGEST_ROPE_THETA,
+    MODERN_SIZES,
+    SIZES,
+    ModelConfig,
+    ModernConfig,
+    gated_size,
+)
+from bert_core.strict_files import first_fault
 
 _DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _OPEN = (*_DROPOUT, "max_position_embeddings", "global_rope_theta")
@@ -111,7 +119,7 @@ class ModelSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Self:
+    def _sizes_are_an_encoders(self) -> Self:
         shape = self._shape()
         width, heads = shape["hidden_size"], shape["num_attention_heads"]
         if width % heads:
@@ -119,6 +127,10 @@ class ModelSettings(BaseModel):
                 f"{heads} attention heads cannot share a width of {width}: set "
                 "--model.num_attention_heads to a divisor of --model.hidden_size"
             )
+        try:
+            self.config(vocab_size=30_000, pad_token_id=0)
+        except ValidationError as error:
+            raise ValueError(first_fault(error).removeprefix("Value error, ")) from error
         return self
 
     @property
@@ -238,6 +250,7 @@ class Phase(BaseModel):
         default=None,
         exclude_if=_is_none,
         gt=1,
+        le=LARGEST_ROPE_THETA,
         description="base of the rotary positions of global layers, if not --model's",
     )
 

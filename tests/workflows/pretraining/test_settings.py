@@ -111,6 +111,36 @@ def test_every_step_lies_in_a_phase():
         settings.phase_at(5)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden_size", 70_000),
+        ("num_hidden_layers", 2000),
+        ("num_attention_heads", 256),  # heads of 3, which cannot turn in pairs
+        ("intermediate_size", 10**7),
+        ("max_position_embeddings", 2_000_000),
+        ("global_every", 5000),
+        ("local_attention", 10**7),
+        ("global_rope_theta", 1e13),
+        ("global_rope_theta", float("inf")),
+    ],
+)
+def test_sizes_that_no_encoder_has_are_refused_in_a_line(name, value):
+    """Else they would be found when the text is prepared."""
+    arguments = ["--preset", "mini", "--model.block", "modern", "--model.hidden_size", "768"]
+    parse_command_line(PretrainSettings, arguments)
+    with pytest.raises(UserError) as caught:
+        parse_command_line(PretrainSettings, [*arguments, f"--model.{name}", str(value)])
+    assert "\n" not in str(caught.value) and "--model" in str(caught.value)
+    assert name in str(caught.value) or "heads" in str(caught.value)
+
+
+def test_the_rotations_of_a_phase_have_bounds():
+    for theta in (1.0, 1e13, float("nan")):
+        with pytest.raises(ValidationError, match="global_rope_theta"):
+            Phase(sequence_length=128, steps=10, global_rope_theta=theta)
+
+
 def test_the_recipe_is_what_decides_the_weights():
     settings = PretrainSettings()
     deciding = ["seed", "model", "rows", "batch", "phases", "optimizer", "precision", "compile"]
