@@ -48,7 +48,15 @@ def _bert_shapes_of_layer(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _refuse_other_direction(values: Mapping[str, Any], is_decoder: object) -> None:
+    """Raises `ValueError` where is_causal, which counts in transformers 5, says otherwise."""
+    if values.get("is_causal") not in (None, is_decoder):
+        reads = "left to right" if is_decoder else "both ways"
+        raise ValueError(f"is_causal {values['is_causal']!r} of a model that reads {reads}")
+
+
 def _read_bert_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse_other_direction(values, values.get("is_decoder", False))
     return {name: values[name] for name in ModelConfig.model_fields & values.keys()}
 
 
@@ -262,6 +270,7 @@ def _read_modern_config(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `ValueError` for layers in another order, and for rotations that are scaled.
     """
+    _refuse_other_direction(values, is_decoder=False)
     fields = {name: values[name] for name in _MODERN_SAME if name in values}
     theirs = {**_MODERN_RENAMED, **{name: name for name in _THETAS.values()}}
     theirs["global_every"] = "global_attn_every_n_layers"
@@ -269,6 +278,10 @@ def _read_modern_config(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("layer_types") is not None:
         count = values.get("num_hidden_layers", ModernConfig().num_hidden_layers)
         fields["global_every"] = _global_every(values["layer_types"], count)
+    if "sliding_window" in values:  # in transformers 5 another way to set local_attention
+        if type(values["sliding_window"]) is not int:
+            raise ValueError("sliding_window has to be a whole number")
+        fields["local_attention"] = 2 * values["sliding_window"]
     rotations = _object(values, "rope_parameters")
     for kind, ours in _THETAS.items():
         rotation = _object(rotations, kind)

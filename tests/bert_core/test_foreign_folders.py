@@ -331,6 +331,8 @@ REFUSED = {
         "position_embedding_type 'relative_key'",
     ),
     "cross attention": ({"said": {"add_cross_attention": True}}, "add_cross_attention"),
+    "left to right": ({"said": {"is_causal": True}}, "is_causal True"),
+    "both ways": ({"said": {"is_causal": False, "is_decoder": True}}, "is_causal False"),
     "quantized": ({"said": {"quantization_config": {"bits": 4}}}, "quantization_config"),
     "other model": ({"said": {"model_type": "deberta"}}, "model_type 'deberta'"),
     "no segments": ({"said": {"type_vocab_size": 0}}, "type_vocab_size"),

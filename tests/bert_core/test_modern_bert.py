@@ -204,6 +204,10 @@ def test_configurations_say_the_same(more):
         ({"rope_parameters": {"full_attention": "default"}}, "full_attention has to be an object"),
         ({"rope_parameters": {"full_attention": {"rope_theta": None}}}, "global_rope_theta"),
         ({"rope_parameters": {"sliding_attention": {"rope_theta": [1]}}}, "local_rope_theta"),
+        ({"is_causal": True}, "is_causal True"),
+        ({"is_causal": True, "is_decoder": True}, "is_causal True"),
+        ({"sliding_window": None}, "sliding_window"),
+        ({"sliding_window": 0}, "local_attention"),
     ],
 )
 def test_what_is_not_computed_here_is_refused(changed, message):
@@ -228,6 +232,12 @@ def test_rotations_may_be_said_to_be_the_usual_ones(changed):
     for kind, theta in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
         found = theirs.rope_parameters[kind]
         assert (found["rope_type"], found["rope_theta"]) == ("default", theta)
+
+
+def test_a_sliding_window_counts_over_local_attention():
+    said = {"local_attention": 128, "sliding_window": 3, "is_causal": False}
+    wanted = ModernBertConfig(**said).local_attention
+    assert MODERN_BERT.read_config(said) == {"local_attention": wanted} == {"local_attention": 6}
 
 
 def test_states_are_transformed_once(batch):
