@@ -30,7 +30,7 @@ from bert_core.disk import (
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
 from bert_core.hugging_face.families import FAMILIES, family_of
-from bert_core.hugging_face.family import TensorHeader, read_weights_header
+from bert_core.hugging_face.family import PRETRAINED, TensorHeader, read_weights_header
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
@@ -53,10 +53,6 @@ INDEX = "model.safetensors.index.json"
 _POSITIONS = "encoder.embeddings.position.weight"
 _SEGMENTS = "encoder.embeddings.segment.weight"
 
-_PRETRAINED = ("ForMaskedLM", "ForNextSentencePrediction", "ForPreTraining", "LMHeadModel")
-"""How the classes of `transformers` with heads of pre-training end."""
-
-_CLASS = re.compile(r"(Bert|ModernBert|Roberta|XLMRoberta|Camembert)[A-Za-z]{1,40}")
 _MOST_CHECKSUM_BYTES = 1 << 20
 _MOST_READINGS = 10
 _READ = ("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.txt", EXAMPLE)
@@ -380,7 +376,7 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any], d
         # On `meta` nothing is drawn, which takes longer than reading, or has memory.
         with nullcontext() if draws else torch.device("meta"):
             model = Bert(Encoder(config), {})
-            _add_pretrained_heads(model, state, architecture or "")
+            _add_pretrained_heads(model, state, family.class_of_bert(architecture or ""))
             for name in TASK_HEADS:
                 weight = state.get(f"heads.{name}.linear.weight")
                 if weight is not None:
@@ -419,7 +415,7 @@ def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: s
             head = MaskedTokenHead(model.config, is_tied=False)
         wanted = {f"{prefix}{each}" for each in head.state_dict()}
         is_whole = found == wanted and (name != "next_sentence" or "pooler" in model.heads)
-        if is_whole or architecture.endswith(_PRETRAINED):
+        if is_whole or architecture in PRETRAINED:
             model.heads[name] = head
             continue
         for each in found:
@@ -444,7 +440,9 @@ def _read_weights(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]
     if list(folder.glob("*.bin")):  # a pickle, which may run anything
         architecture = next(iter(content.get("architectures") or ()), "")
         # Nobody types what a file says, unless it is the name of a class.
-        architecture = architecture if _CLASS.fullmatch(architecture) else "AutoModel"
+        prefix = FAMILIES[content.get("model_type", "bert")].class_prefix
+        if not re.fullmatch(f"{prefix}[A-Za-z]{{1,40}}", architecture):
+            architecture = "AutoModel"
         remedy = (
             "if you trust the folder, write it with transformers: "
             f"{architecture}.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"

@@ -46,6 +46,13 @@ _LFS = b"version https://git-lfs"
 """The content of a file that was cloned without Git LFS."""
 
 
+PRETRAINED = (
+    *("BertForMaskedLM", "BertForNextSentencePrediction", "BertForPreTraining"),
+    "BertLMHeadModel",
+)
+"""BERT's classes with heads of pre-training, and of no task."""
+
+
 class UnknownWeightError(ValueError):
     """A weight of an encoder that its family does not have, or one that is missing."""
 
@@ -142,8 +149,10 @@ class Family:
 
     def class_of_bert(self, architecture: str) -> str:
         """BERT's class of the same heads as one of the family's."""
-        is_own = architecture.startswith(self.class_prefix)
-        return f"Bert{architecture.removeprefix(self.class_prefix)}" if is_own else architecture
+        if not architecture.startswith(self.class_prefix):
+            return architecture
+        heads = architecture.removeprefix(self.class_prefix)
+        return f"Bert{'LMHeadModel' if heads == 'ForCausalLM' else heads}"
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Renames weights (or gradients) of a `Bert`.

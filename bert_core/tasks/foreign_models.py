@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.hugging_face.families import FAMILIES
+from bert_core.hugging_face.family import PRETRAINED
 from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_files import read_json_object
@@ -27,16 +28,6 @@ _USUAL = {
     for name in ("classification", "tagging", "question_answering", "multiple_choice")
 }
 """The default task of each class of `transformers`."""
-
-_NOT_FINE_TUNED = (
-    "BertLMHeadModel",
-    "BertForMaskedLM",
-    "BertForNextSentencePrediction",
-    "BertForPreTraining",
-    "BertModel",
-    None,
-)
-"""Architectures in config.json that have no task."""
 
 _KINDS = {
     "single_label_classification": "single",
@@ -99,7 +90,7 @@ def find_task(folder: Path, model: Bert, name: str | None = None) -> tuple[str, 
     config = read_json_object(folder / CONFIG)
     known = task_of(config, model)
     architecture = _architecture(config)
-    if known is None and (name is not None or architecture not in _NOT_FINE_TUNED):
+    if known is None and (name is not None or architecture not in (*PRETRAINED, "BertModel", None)):
         return infer_task(folder, config, model, name)
     return known
 

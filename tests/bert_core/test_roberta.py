@@ -13,6 +13,7 @@ from transformers import (
     AutoTokenizer,
     BertForSequenceClassification,
     CamembertForSequenceClassification,
+    RobertaForCausalLM,
     RobertaForMaskedLM,
     RobertaForMultipleChoice,
     RobertaForQuestionAnswering,
@@ -400,6 +401,16 @@ def test_texts_begin_behind_a_space_where_they_do_for_transformers(tmp_path, mod
                 assert ours.encode(text).ids == theirs(text).input_ids, (said, text)
             found.add(tuple(ours.encode(TEXTS[0]).ids))
     assert len(found) == 2
+
+
+def test_a_decoder_has_their_states_and_no_task(folder_of):
+    tokenizer = byte_tokenizer()
+    model, folder = folder_of(RobertaForCausalLM, tokenizer, is_decoder=True)
+    predictor = load_predictor(folder)
+    assert predictor.fine_tuned_for is None
+    states = model.roberta(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state[0]
+    (found,) = predictor.embed(TEXTS[:1], pooling="mean")
+    np.testing.assert_allclose(found, states.mean(0).detach(), atol=1e-5)
 
 
 def test_losses_and_gradients_are_theirs(folder_of):
