@@ -161,9 +161,18 @@ def _blocks(settings: PretrainSettings) -> list[Variant]:
 
 
 def _recipes(settings: PretrainSettings) -> list[Variant]:
-    """What newer recipes do otherwise, each alone; all are measured on the same held-out rows."""
-    own = settings.heldout_rows.masked_share
-    measured = {"evaluation.masked_share": own}
+    """What newer recipes do otherwise, each alone; all are measured on the same held-out rows.
+
+    Raises `UserError` for masking rates that cannot be doubled.
+    """
+    own = settings.rows.masked_share
+    if any(phase.masked_share is not None for phase in settings.phases):
+        what = "the study recipe varies the masking rate, and a phase has its own"
+        raise UserError(what, "masked_share of --phases", "leave it out")
+    if 2 * own >= 1:
+        what = f"the study recipe doubles the masking rate, which is {own:.0%}"
+        raise UserError(what, "--rows.masked_share", "train with less than 50%")
+    measured = {"evaluation.masked_share": settings.heldout_rows.masked_share}
     rows = settings.batch.global_batch_size
     growing = _in_parts(settings, [(0.2, {"global_batch_size": max(1, rows // 4)}), (0.8, {})])
     falling = _in_parts(

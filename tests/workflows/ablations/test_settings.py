@@ -20,7 +20,7 @@ from workflows.ablations.studies import (
 from workflows.finetuning.settings import rate_for
 from workflows.paper.published import TABLE_5, TABLE_6, TABLE_8
 from workflows.pretraining.settings import PretrainSettings
-from workflows.settings import field_names, parse_command_line
+from workflows.settings import field_names, parse_command_line, settings_hash
 from workflows.sweeps.settings import trial_settings
 
 
@@ -217,6 +217,32 @@ def test_parts_of_a_recipe_have_the_same_steps_and_are_measured_alike():
     shares = [falling.rows_of(number).masked_share for number in range(6)]
     assert shares == pytest.approx([0.3, 0.225, 0.15] * 2)
     assert found["masks"].rows.masked_share == 0.3
+
+
+def test_variants_of_a_recipe_mask_more_than_is_trained_whatever_is_held_out():
+    settings = PretrainSettings(rows={"masked_share": 0.3}, evaluation={"masked_share": 0.15})
+    variants = find_study("recipe").variants(settings)
+    found = {each.name: variant_settings(settings, each) for each in variants}
+    assert found["reference"].rows == found["stableadamw"].rows == settings.rows
+    assert found["masks"].rows.masked_share == 0.6
+    falling = found["falling_masks"]
+    shares = [falling.rows_of(number).masked_share for number in range(3)]
+    assert shares == pytest.approx([0.6, 0.45, 0.3])
+    assert {each.heldout_rows.masked_share for each in found.values()} == {0.15}
+    recipes = [settings_hash(each.recipe()) for each in found.values()]
+    assert len({*recipes}) == len(recipes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": {"masked_share": 0.5}},
+        {"phases": [{"sequence_length": 64, "steps": 9, "masked_share": 0.2}]},
+    ],
+)
+def test_a_recipe_whose_masks_cannot_be_doubled_is_refused(changes):
+    with pytest.raises(UserError, match="masking rate"):
+        find_study("recipe").variants(PretrainSettings(**changes))
 
 
 def test_some_variants_come_with_the_reference_in_the_studys_order():
