@@ -53,7 +53,7 @@ class TaughtRows(EncodedRows):
         values: dict[str, Any] = {
             each.name: np.concatenate([getattr(some, each.name) for some in rows])
             for each in fields(EncodedRows)
-            if each.name not in ("notes", "lost", "counts")
+            if each.name not in ("notes", "lost", "counts", "limited_part")
         }
         values["example"] = np.concatenate(
             [each.example + first for each, first in zip(rows, firsts, strict=True)]

@@ -348,7 +348,8 @@ class FinetuneSettings(TaskRunSettings):
         is_number = getattr(self.options, "kind", None) == "regression"
         if self.teacher is not None and self.distillation.alpha == 1 and self.loss.changed:
             what = "with --distillation.alpha 1 nothing is learned from labels"
-            raise UserError(what, f"--loss.{self.loss.changed[0]}", "leave one of them out")
+            where = f"--loss.{self.loss.changed[0]}"
+            raise UserError(what, where, "leave one of them out")
         if is_number and "temperature" in self.distillation.changed:
             what = "numbers have no temperature"
             raise UserError(what, "--distillation.temperature", "leave it out")
