@@ -116,17 +116,16 @@ def errors_of_labels(
 
 
 def errors_of_label_sets(
-    given: BoolArray, probabilities: FloatArray, names: Sequence[str], fold: IntArray
+    given: BoolArray, probabilities: FloatArray, names: Sequence[str], judged: IntArray
 ) -> LabelErrors:
-    """Of any number of labels each: `given` [U, L], `probabilities` [U, L] out of `fold` [U].
+    """Of any number of labels each: `given` [U, L], `probabilities` [U, L] out of fold.
 
-    Each label is judged by itself, but for those that cannot be (`judged_labels`).
+    Each of the `judged` labels is judged by itself (`judged_labels`).
     """
     from cleanlab.count import estimate_joint
     from cleanlab.multilabel_classification.filter import find_multilabel_issues_per_class
     from cleanlab.multilabel_classification.rank import get_label_quality_scores
 
-    judged = judged_labels(given, fold)
     chosen, probable = given[:, judged], probabilities[:, judged]
     sets = [np.flatnonzero(row).tolist() for row in chosen]
     wrong = np.zeros(given.shape, dtype=bool)

@@ -190,11 +190,11 @@ def _judged(
 
 
 def _of_label_sets(found: OutOfFold, task: Classification) -> _Found:
-    given, folds = given_labels(task, found.examples), np.asarray(found.fold)
-    probabilities = _scores(found, task)
-    errors = errors_of_label_sets(given, probabilities, task.labels, folds)
+    given = given_labels(task, found.examples)
+    probabilities, judged = _scores(found, task), judged_labels(given, np.asarray(found.fold))
+    errors = errors_of_label_sets(given, probabilities, task.labels, judged)
     counts = given.sum(axis=0)
-    others = np.setdiff1d(np.flatnonzero(counts), judged_labels(given, folds)).tolist()
+    others = np.setdiff1d(np.flatnonzero(counts), judged).tolist()
     unjudged = {task.labels[n]: int(counts[n]) for n in others}
     judgements = []
     for unit, (example, fold) in enumerate(zip(found.examples, found.fold, strict=True)):

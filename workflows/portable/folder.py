@@ -11,8 +11,10 @@ from typing import Any
 from bert_core.disk import write_sorted_json
 from bert_core.errors import UserError
 from bert_core.example import Inputs
+from bert_core.masked_language_model import MASK
 from bert_core.model_folder import CONFIG, folder_to_publish
 from bert_core.portable import INPUTS, PaddedModel, load_padded_model
+from bert_core.special_tokens import special_tokens
 from bert_core.strict_files import read_json_object
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.multiple_choice import MultipleChoice
@@ -88,6 +90,8 @@ def write_portable(
         yield f"size     {sizes}"
         _write_rest(folder, written, model, format, int8=int8)
         card = _card_of(model_name(folder), model, format, expected.first, parity, int8=int8)
+        if model.answer == "word":  # the program's tokenizer knows its own name of [MASK] alone
+            card = card.replace(MASK, special_tokens(load_tokenizer(folder)).mask)
         (written / "README.md").write_text(card, encoding="utf-8")
 
 

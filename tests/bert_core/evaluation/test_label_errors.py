@@ -79,7 +79,9 @@ def test_of_several_labels_each_is_judged():
     given[:8, 0] ^= True
     fold = np.arange(200) % 4
     given[:, 3] = right[:, 3] = fold == 1  # judged by a model that has not learned it
-    found = errors_of_label_sets(given, probabilities, (*NAMES, "of one fold"), fold)
+    found = errors_of_label_sets(
+        given, probabilities, (*NAMES, "of one fold"), judged_labels(given, fold)
+    )
     assert {*found.order[:8].tolist()} == {*range(8)}
     suspects = np.flatnonzero(found.suspects)
     assert len(suspects) >= 3 and suspects.max() < 8

@@ -199,6 +199,26 @@ def test_the_program_in_the_folder_runs(exported, folders, name, monkeypatch, ca
     assert printed == PRINTED[name](load_predictor(folders[name]), given)
 
 
+def test_the_program_of_a_roberta_asks_by_its_mask(tmp_path, monkeypatch, capsys):
+    from transformers import RobertaConfig, RobertaForMaskedLM, RobertaTokenizer
+
+    tokens = [*("<s>", "<pad>", "</s>", "<unk>", "<mask>"), *map(chr, range(33, 127)), "\u0120"]
+    read = RobertaTokenizer(vocab={each: n for n, each in enumerate(tokens)}, merges=[])
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"intermediate_size": 64, "max_position_embeddings": 66, "type_vocab_size": 1}
+    config = RobertaConfig(vocab_size=len(tokens), **shape)
+    RobertaForMaskedLM(config).save_pretrained(tmp_path / "model")
+    read.save_pretrained(tmp_path / "model")
+    assert export(tmp_path / "model", tmp_path / "out", "--format", "onnx") == 0
+    capsys.readouterr()
+    program = (tmp_path / "out" / "README.md").read_text().partition("```python\n")[2]
+    monkeypatch.chdir(tmp_path / "out")
+    names = {}
+    exec(compile(program.partition("```")[0], "README.md", "exec"), names)
+    asked = names["asked"][0].replace("<mask>", "[MASK]")
+    assert capsys.readouterr().out.strip() == token(load_predictor(tmp_path / "model"), asked)
+
+
 def test_a_folder_has_what_a_client_needs(exported):
     folder, _ = exported("entities", "--format", "onnx", "--int8")
     names = {"README.md", "checksums", "config.json", "model.onnx", "tokenizer.json"}
