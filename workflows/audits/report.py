@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_core.disk import write_atomically
 from bert_core.errors import one_line
-from bert_core.evaluation.error_analysis import ConfusionMatrix
+from bert_core.evaluation.error_analysis import ConfusionMatrix, MajorityClassifier
 from bert_core.evaluation.label_errors import NoisePair
 from bert_core.tasks.metrics import readable_metric
 from workflows.audits.findings import RANKING, SUSPECTS, AuditFindings, Judgement, Label
@@ -46,7 +46,8 @@ _LIMIT = (
 class AuditReport:
     """An audit as its page tells it; `metrics` are out of fold, all training examples together.
 
-    `retrained` is None where nothing was retrained, and then `not_retrained` says why.
+    `majority` is None where labels are of words. `retrained` is None where nothing was retrained,
+    and then `not_retrained` says why.
     """
 
     name: str
@@ -58,6 +59,7 @@ class AuditReport:
     criterion: str
     metrics: dict[str, float]
     findings: AuditFindings
+    majority: MajorityClassifier | None = None
     retrained: Retrained | None = None
     not_retrained: str = ""
 
@@ -81,6 +83,7 @@ def as_json(report: AuditReport) -> dict[str, Any]:
         "seeds": report.seeds,
         "criterion": report.criterion,
         "out_of_fold": report.metrics,
+        "warnings": warnings(report),
         "unit": findings.unit,
         "num_examples": findings.num_examples,
         "num_units": len(findings.judgements),
@@ -101,6 +104,7 @@ def summary_lines(report: AuditReport, folder: Path) -> list[str]:
     """What the audit came to, for a terminal."""
     return [
         f"out of fold  {out_of_fold_text(report)}",
+        *(f"warning      {each}" for each in warnings(report)),
         f"suspects     {suspects_text(report.findings)}",
         *(f"not judged   {each}" for each in unjudged_texts(report.findings)),
         f"noise        {noise_text(report.findings)}",
@@ -114,6 +118,18 @@ def out_of_fold_text(report: AuditReport) -> str:
     """How good the models are that judge, in words."""
     metrics = ", ".join(f"{readable_metric(n)} {each:.3f}" for n, each in report.metrics.items())
     return f"{report.findings.num_examples:,} training examples together: {metrics}"
+
+
+def warnings(report: AuditReport) -> list[str]:
+    """Whether the models have learned too little to judge, in words; else nothing."""
+    majority, name = report.majority, report.criterion
+    if majority is None or report.metrics[name] > majority.metrics[name]:
+        return []
+    return [
+        f"the models are no better than always answering {one_line(majority.text)}"
+        f" ({readable_metric(name)} {majority.metrics[name]:.3f}): what they suspect says nothing;"
+        " train them longer (--epochs, --optimizer.peak_learning_rate)"
+    ]
 
 
 def suspects_text(findings: AuditFindings) -> str:
@@ -178,6 +194,7 @@ def audit_page(report: AuditReport) -> Page:
         ("encoder", without_machine_paths(report.model)),
         ("models", models_text(report)),
         ("out of fold", out_of_fold_text(report)),
+        *(("warning", each) for each in warnings(report)),
         ("suspects", suspects_text(findings)),
         *(("not judged", each) for each in unjudged_texts(findings)),
         ("noise", noise_text(findings)),

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from bert_core.errors import UserError
+from bert_core.evaluation.error_analysis import majority_classifier
 from bert_core.strict_files import read_json_object
 from workflows.audits.findings import SUSPECTS, audit_findings
 from workflows.audits.report import DATA, AuditReport, summary_lines, write_audit_report
@@ -79,6 +80,7 @@ def judge(
         criterion=outcome.criterion,
         metrics=found.metrics,
         findings=findings,
+        majority=majority_classifier(found.task, found.examples),
         not_retrained="--no-retrain" if findings.suspects else "there are no suspects",
     )
     found.write(folder, sweep.folder.name)

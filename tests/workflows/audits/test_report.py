@@ -10,6 +10,7 @@ from hostile_labels import HOSTILE_LABELS
 from read_pages import Page
 
 from bert_core.errors import UserError
+from bert_core.evaluation.error_analysis import majority_classifier
 from bert_core.evaluation.label_errors import refuse_without_cleanlab
 from bert_core.tasks.classification import Classification, Text
 from workflows.audits.findings import audit_findings
@@ -47,9 +48,10 @@ def written(found, folder):
         data="/data/d",
         folds=2,
         seeds=1,
-        criterion="accuracy",
+        criterion=found.task.criterion,
         metrics=found.metrics,
         findings=findings,
+        majority=majority_classifier(found.task, found.examples),
         not_retrained="--no-retrain",
     )
     write_audit_report(report, folder)
@@ -76,6 +78,18 @@ def test_a_label_of_one_fold_is_not_judged_and_counted(tmp_path, kind):
     assert len(judged) == len(found.examples) - (3 if kind == "single" else 0)
     assert "3 of labels that only one fold has: rare 3" in (tmp_path / "report.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["not_judged"] == {"rare": 3}
+
+
+@pytest.mark.parametrize("kind", ["single", "multiple"])
+def test_models_that_have_learned_nothing_are_told(tmp_path, kind):
+    found = out_of_fold(("up", "down", "odd"), kind)
+    written(found, tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text())["warnings"] == []
+    worse = [{**each, "label": "odd", "labels": []} for each in found.predictions]
+    written(OutOfFold(found.task, found.examples, worse, found.fold), tmp_path)
+    (warning,) = json.loads((tmp_path / "report.json").read_text())["warnings"]
+    assert "no better than always answering" in warning
+    assert warning in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["single", "multiple"])
