@@ -90,6 +90,11 @@ def f1_of(hits: FloatArray, gold: FloatArray, found: FloatArray) -> FloatArray:
     return ratio(2 * hits, gold + found)
 
 
+def _mean_of_defined(f1: FloatArray, counted: FloatArray) -> FloatArray:
+    """The mean of F1 [S, C] over the labels that are in a sample or predicted, 0 without any."""
+    return ratio(f1.sum(axis=1), (counted > 0).sum(axis=1).astype(np.float64))
+
+
 def _labels(answer: str | Sequence[str]) -> set[tuple[str, Hashable]]:
     return {(label, None) for label in ([answer] if isinstance(answer, str) else answer)}
 
@@ -123,6 +128,8 @@ def of_labels(classes: ClassCounts) -> WeightedMetrics:
     """Accuracy, F1 and Matthews' correlation of one label for each example.
 
     The last over any number of labels (Gorodkin 2004), 0 where either side has one label only.
+    Macro F1 is the mean over the labels of the sample, so one that a resample happens to miss does
+    not pull the interval down.
     """
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:
@@ -133,7 +140,7 @@ def of_labels(classes: ClassCounts) -> WeightedMetrics:
         spreads = [total**2 - (each**2).sum(axis=1) for each in (gold, found)]
         metrics = {
             "accuracy": hits.sum(axis=1) / total,
-            "f1_macro": f1.mean(axis=1),
+            "f1_macro": _mean_of_defined(f1, gold + found),
             "matthews": ratio(covariance, np.sqrt(spreads[0] * spreads[1])),
         }
         if len(classes.names) == 2:
@@ -144,7 +151,10 @@ def of_labels(classes: ClassCounts) -> WeightedMetrics:
 
 
 def of_label_sets(classes: ClassCounts) -> WeightedMetrics:
-    """Exact match, micro and macro F1 of any number of labels for each example."""
+    """Exact match, micro and macro F1 of any number of labels for each example.
+
+    Of macro F1 as in `of_labels`.
+    """
     missed = classes.gold.sum(axis=1) + classes.found.sum(axis=1) - 2 * classes.hits.sum(axis=1)
     exact_match = means({"exact_match": np.asarray(missed).ravel() == 0})
 
@@ -152,7 +162,7 @@ def of_label_sets(classes: ClassCounts) -> WeightedMetrics:
         hits, gold, found = classes.sums(counts)
         return exact_match(counts) | {
             "f1_micro": f1_of(hits.sum(axis=1), gold.sum(axis=1), found.sum(axis=1)),
-            "f1_macro": f1_of(hits, gold, found).mean(axis=1),
+            "f1_macro": _mean_of_defined(f1_of(hits, gold, found), gold + found),
         }
 
     return compute

@@ -82,35 +82,38 @@ def label_metrics(
     """Accuracy, F1 and Matthews correlation of one label for each example.
 
     `f1` is that of the second label where there are two, as GLUE has it, else `f1` is left out;
-    `f1_macro` is the mean over the labels.
+    `f1_macro` is the mean over the labels that are among `gold` or `found`, as scikit-learn's.
     """
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
     names = list(labels)
     metrics = {
         "accuracy": float(accuracy_score(gold, found)),
-        "f1_macro": _f1(gold, found, labels=names, average="macro"),
+        "f1_macro": _f1_macro(gold, found, labels=names),
         "matthews": 0.0,
     }
     if len({*gold, *found}) > 1:  # of one label alone it is undefined
         metrics["matthews"] = float(matthews_corrcoef(gold, found))
     if len(names) == 2:
-        metrics["f1"] = _f1(gold, found, labels=names[1:], average="macro")
+        metrics["f1"] = _f1(gold, found, labels=names[1:], average="macro", zero_division=0)
     return metrics
 
 
 def multi_label_metrics(
     gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Exact match, micro and macro F1 of any number of labels for each example."""
+    """Exact match, micro and macro F1 of any number of labels for each example.
+
+    `f1_macro` is the mean over the labels that some example has or is given.
+    """
     indicators = [
         np.array([[label in each for label in labels] for each in sets], dtype=bool)
         for sets in (gold, found)
     ]
     return {
         "exact_match": float((indicators[0] == indicators[1]).all(1).mean()),
-        "f1_micro": _f1(*indicators, average="micro"),
-        "f1_macro": _f1(*indicators, average="macro"),
+        "f1_micro": _f1(*indicators, average="micro", zero_division=0),
+        "f1_macro": _f1_macro(*indicators),
     }
 
 
@@ -138,8 +141,13 @@ def correlation_metrics(gold: Sequence[float], found: Sequence[float]) -> dict[s
 def _f1(gold: Any, found: Any, **options: Any) -> float:  # noqa: ANN401 - as scikit-learn has it
     from sklearn.metrics import f1_score
 
-    options["zero_division"] = 0
     return float(f1_score(gold, found, **options))
+
+
+def _f1_macro(gold: Any, found: Any, **options: Any) -> float:  # noqa: ANN401 - as scikit-learn's
+    """The mean of what is defined: a label that nothing has and nothing is given has no F1."""
+    mean = _f1(gold, found, average="macro", zero_division=np.nan, **options)
+    return 0.0 if np.isnan(mean) else mean
 
 
 def entity_metrics(

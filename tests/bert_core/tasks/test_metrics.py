@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import sklearn.metrics
 from hostile_labels import HOSTILE_LABELS
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -55,6 +56,17 @@ def test_several_labels_by_hand():
     assert metrics["exact_match"] == pytest.approx(1 / 3)
     assert metrics["f1_micro"] == pytest.approx(2 * 2 / (3 + 3))
     assert metrics["f1_macro"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+def test_macro_f1_is_of_the_labels_that_occur():
+    gold, found = list("nnyy"), list("nnyn")
+    expected = sklearn.metrics.f1_score(gold, found, average="macro")
+    assert label_metrics(gold, found, ("maybe", "n", "y"))["f1_macro"] == expected
+    assert label_metrics(["n"], ["n"], ("n", "y"))["f1_macro"] == 1
+    assert label_metrics(["n"], ["y"], ("n", "y", "z"))["f1_macro"] == 0, "of what is predicted too"
+    sets = multi_label_metrics([("a",), ("a",)], [("a",), ()], ("a", "never"))
+    assert sets["f1_macro"] == pytest.approx(2 / 3)
+    assert multi_label_metrics([()], [()], ("a", "b"))["f1_macro"] == 0
 
 
 def test_correlations_by_hand():
