@@ -56,7 +56,10 @@ def resident_bytes() -> int:
         try:
             mine = process.pid == os.getpid()
             command = "" if mine else " ".join(process.cmdline())
-            if mine or session in command or command.startswith("ray::"):
+            # A worker's title replaces its command; its parent is a process of its cluster.
+            if command.startswith("ray::") and (parent := process.parent()):
+                command = " ".join(parent.cmdline())
+            if mine or session in command:
                 total += process.memory_full_info().pss
         except psutil.Error:
             continue

@@ -197,9 +197,11 @@ def test_a_decoder_looks_to_the_left_in_any_numbers(minilm_folder, precision):
     whole, beginning = states(encoder, [row]), states(encoder, [row[:12]])
     # As the first of two rows it is padded nowhere either.
     beside = states(encoder, [row, row[:7]])[:20]
-    tolerance = 1e-5 if precision == "float32" else 0.05 if weight_levels() == 127 else 0.1
-    torch.testing.assert_close(whole[:12], beginning, rtol=0, atol=tolerance)
-    torch.testing.assert_close(whole, beside, rtol=0, atol=tolerance)
+    # A last bit of the attention may be a whole step of int8 in the next layer, how often depends
+    # on the CPU. Of the encoder that looks both ways the mean is 0.11.
+    tolerance = 1e-5 if precision == "float32" else 0.03
+    assert (whole[:12] - beginning).abs().mean() < tolerance
+    assert (whole - beside).abs().mean() < tolerance
 
 
 def test_a_folder_says_in_which_numbers_it_is_computed(small_model, tokenizer, tmp_path):
