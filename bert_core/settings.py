@@ -9,6 +9,8 @@ BINS_PER_STEP = 4
 """A bin of packed rows holds at most one part in so many of a global batch."""
 BINS_VERSION = 2
 """Version of the packing of rows into bins: a run cannot resume under another one."""
+ORDER_VERSION = 2
+"""Version of the order of rows where it is not that of one phase: in 1 each phase began anew."""
 
 Objective = Literal["mlm_nsp", "mlm", "left_to_right"]
 

@@ -239,12 +239,28 @@ class StepBatches:
         return replace(self, micro_batches=[batch.pinned() for batch in self.micro_batches])
 
 
+def steps_of_window(batch: BatchSettings) -> int:
+    """Steps whose rows are packed together: a window is planned in the first of them."""
+    rows = WINDOW_MICRO_BATCHES * max(LEAST_MICRO_BATCH, batch.rows_of_a_bin)
+    return -(-rows // batch.global_batch_size)
+
+
+def rows_taken(batch: BatchSettings, steps: int) -> int:
+    """How many rows so many steps take from the sequence; packed ones whole windows."""
+    if batch.packed:
+        window = steps_of_window(batch)
+        steps = -(-steps // window) * window
+    return steps * batch.global_batch_size
+
+
 class BatchSource:
     """The training batches of one phase.
 
-    `static_shapes` pads every micro-batch to the same shapes, for accelerators whose programs are
-    compiled; without it batches hold real tokens only. With a `replay` rows of a second corpus
-    stand among those of the first, of which an epoch is one pass.
+    `phase` names the sequence of rows, and `first_row` is the position in it at which step 0
+    begins, where earlier steps have taken those before. `static_shapes` pads every micro-batch to
+    the same shapes, for accelerators whose programs are compiled; without it batches hold real
+    tokens only. With a `replay` rows of a second corpus stand among those of the first, of which
+    an epoch is one pass.
     """
 
     def __init__(
@@ -256,12 +272,14 @@ class BatchSource:
         batch: BatchSettings,
         sequence_length: int,
         seed: int,
-        phase: int,
+        phase: int | str,
+        first_row: int = 0,
         static_shapes: bool = False,
         cache_folder: Path | None = None,
         replay: Replay | None = None,
     ) -> None:
         self._key = key = ("bertline", seed, phase)
+        self._first_row = first_row
         self._shards = shards
         self._vocabulary = vocabulary
         self._rows = rows
@@ -287,9 +305,8 @@ class BatchSource:
 
     @property
     def steps_per_window(self) -> int:
-        """Steps whose rows are packed together: a window is planned in the first of them."""
-        rows = WINDOW_MICRO_BATCHES * max(LEAST_MICRO_BATCH, self._batch.rows_of_a_bin)
-        return -(-rows // self._batch.global_batch_size)
+        """See `steps_of_window`."""
+        return steps_of_window(self._batch)
 
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> StepBatches:
         """The share of `rank` in the global batch of a step (from 0) of this phase.
@@ -307,7 +324,8 @@ class BatchSource:
             plan, bins = self._packed_bins(step)
             share = bins[rank::world_size] or [bins[0][:0]]
         else:
-            plan = self._plan(step * self._batch.global_batch_size, self._batch.global_batch_size)
+            size = self._batch.global_batch_size
+            plan = self._plan(self._first_row + step * size, size)
             bins = [by_length(plan.lengths)]
             share = self._dealt(bins[0], rank, world_size)
         whole = plan.take(np.concatenate(bins))
@@ -376,7 +394,8 @@ class BatchSource:
         steps_per_window = self.steps_per_window
         window, within = divmod(step, steps_per_window)
         if window not in self._windows:
-            plan = self._plan(window * steps_per_window * size, steps_per_window * size)
+            rows = steps_per_window * size
+            plan = self._plan(self._first_row + window * rows, rows)
             bins = pack(
                 plan.lengths,
                 token_budget=self.token_budget,

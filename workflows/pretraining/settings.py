@@ -10,6 +10,7 @@ from bert_core.command_help import Example, Guide
 from bert_core.config import ModelConfig
 from bert_core.settings import (
     BINS_VERSION,
+    ORDER_VERSION,
     BatchSettings,
     DistillationSettings,
     PretrainingOptimizerSettings,
@@ -289,6 +290,13 @@ class PretrainSettings(RunSettings):
             first += phase.steps
         raise ValueError(f"step {step} is beyond the last of {first}")
 
+    def first_of_its_rows(self, phase: int) -> int:
+        """The first of the phases up to this one that have rows of one length: one sequence."""
+        length = self.phases[phase].sequence_length
+        while phase and self.phases[phase - 1].sequence_length == length:
+            phase -= 1
+        return phase
+
     @property
     def batches(self) -> list[BatchSettings]:
         """The batch settings of each phase."""
@@ -374,6 +382,9 @@ class PretrainSettings(RunSettings):
                     del values[section][name]
         if self.batch.packed:
             values["batch"]["bins"] = BINS_VERSION
+        goes_on = any(self.first_of_its_rows(each) != each for each in range(len(self.phases)))
+        if goes_on or self.decay_from is not None:
+            values["rows"]["order"] = ORDER_VERSION
         if self.evaluation.masked_share is not None:
             # It decides no weights, but every figure: only runs of one share are comparable.
             values["evaluation"] = {"masked_share": self.evaluation.masked_share}

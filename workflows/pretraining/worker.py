@@ -24,7 +24,7 @@ from bert_core.pretraining import (
     evaluate_pretraining,
 )
 from bert_core.settings import Objective, RowSettings, metric_name
-from bert_core.text.batches import BatchSource, Replay, StepBatches
+from bert_core.text.batches import BatchSource, Replay, StepBatches, rows_taken
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, heldout_bytes_per_token, open_shards, read_index
@@ -237,36 +237,60 @@ class PretrainingRows:
         while step < settings.total_steps:
             number, first = settings.phase_at(step)
             left = first + settings.phases[number].steps - step
-            source = self._source(self.shards, number)
+            source = self._training(number)
             steps = source.steps(step - first, *self._backend.share(), pinned=self._pinned)
             yield from islice(steps, left)
             step += left
 
     def heldout(self, phase: int) -> Iterator[PretrainingBatch]:
-        """This worker's share of the held-out rows, the same at every evaluation."""
+        """This worker's share of the held-out rows: the same ones in all phases of one length."""
         heldout = open_shards(self.folder, "heldout")
-        source = self._source(heldout, phase, self._settings.heldout_rows)
+        source = self._source(heldout, phase, self._settings.heldout_rows, name=0)
         return source.epoch_zero(self._settings.evaluation.num_rows, *self._backend.share())
 
     def token_counts(self, phase: int) -> np.ndarray:
         """How often each token is predicted in training, [vocabulary]."""
         counts = np.load(self.folder / "token_counts.npy", allow_pickle=False)
         if self._settings.rows.objective == "left_to_right":
-            share = self._source(self.shards, phase).separator_share(_COUNTED_ROWS)
+            share = self._training(phase).separator_share(_COUNTED_ROWS)
             counts[self.vocabulary.sep_id] = round(counts.sum() * share / (1 - share))
         return counts
 
+    def _training(self, phase: int) -> BatchSource:
+        """The batches of a phase, which go on in the rows of those before it of its length.
+
+        A run that lets a run's rate fall has an order of its own: it would begin with the rows
+        that the other began with, and their masks.
+        """
+        settings = self._settings
+        first = settings.first_of_its_rows(phase)
+        before = zip(settings.batches[first:phase], settings.phases[first:phase], strict=True)
+        return self._source(
+            self.shards,
+            phase,
+            settings.rows_of(phase),
+            name=first if settings.decay_from is None else f"decay {first}",
+            first_row=sum(rows_taken(batch, each.steps) for batch, each in before),
+        )
+
     def _source(
-        self, shards: TokenShards, phase: int, rows: RowSettings | None = None
+        self,
+        shards: TokenShards,
+        phase: int,
+        rows: RowSettings,
+        *,
+        name: int | str,
+        first_row: int = 0,
     ) -> BatchSource:
         return BatchSource(
             shards,
             self.vocabulary,
-            rows=rows or self._settings.rows_of(phase),
+            rows=rows,
             batch=self._settings.batches[phase],
             sequence_length=self._settings.phases[phase].sequence_length,
             seed=self._settings.seed,
-            phase=phase,
+            phase=name,
+            first_row=first_row,
             static_shapes=self._backend.static_shapes,
             cache_folder=self._cache,
             replay=self._replay if shards is self.shards else None,

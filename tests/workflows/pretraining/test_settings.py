@@ -3,7 +3,7 @@ from pydantic import ValidationError
 
 from bert_core.config import SIZES, ModernConfig
 from bert_core.errors import UserError
-from bert_core.settings import BINS_VERSION, RowSettings
+from bert_core.settings import BINS_VERSION, ORDER_VERSION, RowSettings
 from workflows.pretraining.sections import ModelSettings, Phase, described_phases
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
@@ -180,6 +180,15 @@ def test_packed_rows_in_other_bins_are_another_run():
     packed = PretrainSettings(batch={"packed": True}).recipe()
     older = {**packed, "batch": {k: v for k, v in packed["batch"].items() if k != "bins"}}
     assert differences(older, packed) == [f"batch.bins: None -> {BINS_VERSION}"]
+
+
+def test_an_order_of_rows_that_older_runs_did_not_have_is_another_run(tmp_path):
+    def order(lengths, **changes):
+        phases = [{"sequence_length": length, "steps": 5} for length in lengths]
+        return PretrainSettings(phases=phases, **changes).recipe()["rows"].get("order")
+
+    assert order([128]) is order([128, 512, 128]) is None
+    assert order([128, 512, 512]) == order([128], decay_from=tmp_path) == ORDER_VERSION
 
 
 def test_runs_that_are_measured_with_other_masks_are_other_runs():

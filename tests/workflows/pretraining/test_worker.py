@@ -1,5 +1,6 @@
 """The worker's loop in this process, without Ray: what a step leaves, and going on from it."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -135,13 +136,67 @@ def test_the_unigram_baseline_of_next_tokens_knows_how_often_rows_end(train):
     backend = backend_of(Worker(0, 1, torch.device("cpu"), None), settings)
     rows = PretrainingRows(settings, run.shards, backend, run.folder / "cache")
     counts, separator = rows.token_counts(0), rows.vocabulary.sep_id
-    source = rows._source(rows.shards, 0)
+    source = rows._training(0)
     labels = torch.cat([batch.masked_ids for batch in source.epoch_zero(2048)])
     share = (labels == separator).double().mean().item()
     assert counts[separator] / counts.sum() == pytest.approx(share, rel=1e-3)
     text = np.load(run.shards / "token_counts.npy", allow_pickle=False)
     assert np.array_equal(np.delete(counts, separator), np.delete(text, separator))
     assert not text[separator]
+
+
+@pytest.fixture
+def rows_of(tmp_path, corpus):
+    """The rows of a run with these phases, (steps, more) of 16 tokens each, and other settings."""
+
+    def make(*phases, **changes):
+        of_phases = [{"sequence_length": 16, "steps": steps} | more for steps, more in phases]
+        given = {"phases": json.dumps(of_phases), "optimizer.warmup_steps": 0, **changes}
+        run = Run(tmp_path, "run", corpus, steps=25, settings=SETTINGS | given)
+        settings = parse_command_line(PretrainSettings, run.arguments())
+        backend = backend_of(Worker(0, 1, torch.device("cpu"), None), settings)
+        return PretrainingRows(settings, run.shards, backend, run.folder / "cache")
+
+    return make
+
+
+def predicted(rows):
+    """The masked tokens of each global batch of a run."""
+    steps = [step.micro_batches for step in rows.batches(0)]
+    return [torch.cat([batch.masked_ids for batch in batches]).tolist() for batches in steps]
+
+
+def test_phases_of_one_length_go_on_in_the_same_rows(rows_of):
+    whole = predicted(rows_of((20, {})))
+    assert predicted(rows_of((9, {}), (1, {}), (10, {}))) == whole
+    size = rows_of((1, {}))._settings.batch.global_batch_size
+    growing = predicted(rows_of((4, {"global_batch_size": size // 2}), (18, {})))
+    assert growing[4:] == whole[2:], "half a batch takes half of the rows"
+    again = predicted(rows_of((9, {}), (1, {"sequence_length": 32}), (10, {})))
+    assert again[:9] == whole[:9] and again[10:] != whole[10:], "other rows lie between"
+
+
+def test_packed_phases_of_one_length_have_no_row_twice(rows_of):
+    rows = rows_of((3, {}), (4, {}), **{"batch.packed": "true"})
+    begun = rows._training(1)._first_row
+    window = rows._training(0).steps_per_window
+    assert begun == window * rows._settings.batch.global_batch_size, "the whole window is taken"
+
+
+def test_all_phases_of_one_length_are_measured_on_the_same_rows(rows_of):
+    rows = rows_of((9, {}), (1, {"masked_share": 0.3, "global_batch_size": 2}), (10, {}))
+    held_out = [
+        torch.cat([batch.masked_ids for batch in rows.heldout(phase)]).tolist()
+        for phase in range(3)
+    ]
+    assert held_out[0] == held_out[1] == held_out[2]
+
+
+def test_a_decay_does_not_begin_with_the_rows_that_its_run_began_with(rows_of, tmp_path):
+    rows = rows_of((4, {}))
+    begun = predicted(rows)
+    rows._settings = rows._settings.model_copy(update={"decay_from": tmp_path})
+    assert not any(step in begun for step in predicted(rows))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
