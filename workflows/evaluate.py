@@ -96,6 +96,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
     if settings.output is not None:
         refuse_unknown_file(settings.output)
+        refuse_overwriting(settings, settings.output)
     predictor = open_predictor(settings, settings.model)
     if settings.task is not None and settings.task != predictor.task_name:
         raise UserError(
@@ -134,6 +135,16 @@ def evaluate(settings: EvaluateSettings) -> bool:
     if settings.output is not None:
         print(f"written  {settings.output}")
     return True
+
+
+def refuse_overwriting(settings: EvaluateSettings, output: Path) -> None:
+    """Raises `UserError` where the predictions would replace a file that the evaluation reads."""
+    written = output.resolve()
+    for name in ("data", "compare"):
+        read = Path(getattr(settings, name) or "").expanduser().resolve()
+        if written == read or (name == "data" and written.parent == read and written.exists()):
+            what = f"this would overwrite what --{name} reads"
+            raise UserError(what, f"--output {output}", "write to another file")
 
 
 def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":

@@ -71,6 +71,25 @@ def test_predictions_are_a_file_that_a_later_model_is_compared_with(evaluate, tm
     assert "do not tell the two apart" in printed
 
 
+def test_a_file_that_is_read_is_not_overwritten(evaluate, tmp_path):
+    predictions, data = tmp_path / "predictions.jsonl", tmp_path / "data" / "dev.jsonl"
+    data.parent.mkdir()
+    data.write_text('{"text": "ba", "label": "up"}\n')
+    assert evaluate(data=data.parent, output=predictions)[0] == 0
+    (tmp_path / "link").symlink_to(tmp_path)
+    link = tmp_path / "link" / predictions.name
+    for given in (
+        {"data": data, "compare": predictions, "output": link},
+        {"data": data, "output": data},
+        {"data": data.parent, "output": data},
+    ):
+        before = predictions.read_bytes(), data.read_bytes()
+        code, printed = evaluate(**given)
+        assert code == 2 and "this would overwrite" in printed, printed
+        assert (predictions.read_bytes(), data.read_bytes()) == before
+    assert evaluate(data=data.parent, output=data.parent / "predictions.jsonl")[0] == 0
+
+
 def test_texts_without_answers_are_predicted(evaluate, tmp_path):
     (tmp_path / "new.tsv").write_text("text\nba keli monu\n")
     output = tmp_path / "out.jsonl"
