@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 
+OF_ANSWERS = ("report", "compare", "slice_by", "checks")
+"""The settings that need right answers."""
+
 
 main = command(lambda given: suite_of(given)(given))
 
@@ -108,8 +111,13 @@ def evaluate(settings: EvaluateSettings) -> bool:
     if settings.output is not None:
         refuse_unknown_file(settings.output, task)
     examples = list(task.examples(located(settings.data), settings.split))
+    labelled = [index for index, each in enumerate(examples) if has_answer(each)]
+    asked = [name for name in OF_ANSWERS if getattr(settings, name)]
     if settings.output is None:
         refuse_no_answer(task, examples, settings.data, settings.split)
+    elif asked and not labelled:
+        remedy = "leave it out, or give data with answers"
+        raise UserError(f"no example of {settings.data} has an answer", f"--{asked[0]}", remedy)
     shown = share_line(f"predicting {len(examples):,} examples")
     predictions, rows = predictor.predict_examples(
         examples, max_tokens=settings.max_tokens, progress=shown
@@ -118,7 +126,6 @@ def evaluate(settings: EvaluateSettings) -> bool:
         write_predictions(prediction_records(task, predictions, examples), settings.output)
     elif settings.output is not None:
         write_for_scorers(predictions, examples, settings.output)
-    labelled = [index for index, each in enumerate(examples) if has_answer(each)]
     print(f"task     {predictor.task_name}")
     print(f"data     {len(examples):,} examples, {len(labelled):,} with answers")
     tally = rows.tally | task.unanswered(examples)

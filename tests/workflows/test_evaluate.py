@@ -96,6 +96,10 @@ def test_texts_without_answers_are_predicted(evaluate, tmp_path):
     code, printed = evaluate(data=tmp_path / "new.tsv", output=output)
     assert code == 0 and "1 examples, 0 with answers" in printed
     assert json.loads(output.read_text())["found"] in ("up", "down")
+    output.unlink()
+    for name in ("report", "compare", "slice_by", "checks"):
+        code, printed = evaluate(data=tmp_path / "new.tsv", output=output, **{name: "x"})
+        assert code == 2 and f"has an answer: --{name}" in printed and not output.exists()
     code, printed = evaluate(data=tmp_path / "new.tsv")
     assert code == 2 and "no example has an answer" in printed
 
