@@ -162,7 +162,9 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
 
     folder = locate_model(model, settings.storage_folder, settings.mlflow_uri)
     predictor = load_predictor(folder, task_name=settings.task)
-    return replace(predictor, fine_tuned_for=with_options(predictor.task, settings.options))
+    positions = predictor.model.config.max_position_embeddings
+    task = with_options(predictor.task, settings.options, positions)
+    return replace(predictor, fine_tuned_for=task)
 
 
 def measured(

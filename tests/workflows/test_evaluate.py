@@ -156,6 +156,8 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
         ({"slice_by": "colour"}, "colour"),
         ({"options": "text_colum=title"}, "did you mean text_column"),
         ({"options": "text_column=title"}, "title"),
+        ({"options": "metric=f2"}, "unknown metric"),
+        ({"options": "max_length=33"}, "rows of 33 tokens, the model has 32 positions"),
         ({"num_resample": 5}, r"unknown setting, did you mean num_resamples"),
     ],
 )
@@ -226,6 +228,7 @@ def test_options_are_text_that_the_task_reads():
         ({"text_colum": "a"}, "unknown option, did you mean text_column"),
         ({"max_length": "long"}, "max_length"),
         ({"max_length": "2"}, "greater than or equal to 8"),
+        ({"metric": "matthew"}, "unknown metric, did you mean matthews"),
         ({"kind": "regression"}, "change what the model answers"),
         ({"labels": "yes,no"}, "change what the model answers"),
     ],
