@@ -192,7 +192,7 @@ def measured(
         seed=settings.seed,
     )
     if settings.compare is not None:
-        other = other_predictions(settings, settings.compare, predictor, examples)
+        other = other_predictions(settings, settings.compare, predictor, examples, predictions)
         comparison = compare(
             task,
             [other[index] for index in labelled],
@@ -209,17 +209,28 @@ def measured(
 
 
 def other_predictions(
-    settings: EvaluateSettings, compare: str, predictor: "Predictor", examples: Sequence[Any]
+    settings: EvaluateSettings,
+    compare: str,
+    predictor: "Predictor",
+    examples: Sequence[Any],
+    own: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
-    """The predictions of the other model, the first of the two in the comparison."""
+    """The predictions of the other model, the first of the two in the comparison.
+
+    Raises `UserError` where they answer another question than the `own` predictions of this model.
+    """
     from bert_core.evaluation.outcomes import read_predictions
     from workflows.progress import share_line
 
     path = Path(compare).expanduser()
     if path.suffix in PREDICTION_SUFFIXES:
-        return read_predictions(path, predictor.task, examples)
+        return read_predictions(path, predictor.task, examples, own)
     other = open_predictor(settings, compare)
-    if other.task.labels != predictor.task.labels or type(other.task) is not type(predictor.task):
+    mine, theirs = (
+        (type(task), getattr(task, "kind", None), {*task.labels})
+        for task in (predictor.task, other.task)
+    )
+    if mine != theirs:
         raise UserError("the two models answer different questions", compare, "compare like models")
     shown = share_line(f"predicting them by {compare}")
     return other.predict_examples(examples, max_tokens=settings.max_tokens, progress=shown)[0]

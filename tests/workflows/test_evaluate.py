@@ -8,7 +8,8 @@ import pytest
 from finetuning_runs import write_encoder, write_task
 
 from bert_core.errors import UserError
-from bert_core.tasks.catalog import TASKS
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.classification import Classification
 from workflows.evaluate import main
 from workflows.evaluation.settings import OF_ONE_MODEL, EvaluateSettings, with_options
@@ -69,6 +70,25 @@ def test_predictions_are_a_file_that_a_later_model_is_compared_with(evaluate, tm
     code, printed = evaluate(compare=path)
     assert code == 0 and "accuracy: +0.0000" in printed
     assert "do not tell the two apart" in printed
+
+
+def test_models_of_the_same_labels_are_compared(evaluate, finetuning_job, tmp_path):
+    _, model, tokenizer = load_model_folder(finetuning_job.folder.model)
+    for name, changed in (
+        ("turned", {"labels": ("up", "down")}),
+        ("several", {"kind": "multiple"}),
+    ):
+        task = finetuning_job.data.task.model_copy(update=changed)
+        extra = task_config("classification", task)
+        save_model_folder(tmp_path / name, model, tokenizer, extra_config=extra)
+    code, printed = evaluate(compare=tmp_path / "turned")
+    assert code == 0 and "accuracy: +1.0000" in printed, printed
+    code, printed = evaluate(compare=tmp_path / "several")
+    assert code == 2 and "the two models answer different questions" in printed
+    path = tmp_path / "several.jsonl"
+    assert evaluate(model=tmp_path / "several", output=path)[0] == 0
+    code, printed = evaluate(compare=path)
+    assert code == 2 and "several.jsonl:1" in printed, printed
 
 
 def test_a_file_that_is_read_is_not_overwritten(evaluate, tmp_path):

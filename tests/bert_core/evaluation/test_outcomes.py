@@ -130,7 +130,7 @@ def test_predictions_come_back_as_they_were(evaluated, kind, suffix, tmp_path):
     path = tmp_path / "new" / f"predictions{suffix}"
     write_predictions(prediction_records(*made.of), path)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    found = read_predictions(path, made.task, made.examples)
+    found = read_predictions(path, made.task, made.examples, made.predictions)
     assert found == made.predictions
     same = compare(made.task, made.predictions, found, made.examples, num_resamples=10)
     assert same.metrics[made.task.criterion].difference.value == 0
@@ -173,14 +173,36 @@ def test_predictions_for_other_examples_are_refused(evaluated, tmp_path):
     path = tmp_path / "predictions.jsonl"
     write_predictions(prediction_records(*made.of), path)
     with pytest.raises(UserError, match="6 predictions for 5 examples"):
-        read_predictions(path, made.task, made.examples[:5])
+        read_predictions(path, made.task, made.examples[:5], made.predictions[:5])
     with pytest.raises(UserError, match=r"another text: .*predictions.jsonl:1 \(file:5"):
-        read_predictions(path, made.task, made.examples[::-1])
+        read_predictions(path, made.task, made.examples[::-1], made.predictions)
     path.write_text('{"text": "x"}\n')
     with pytest.raises(UserError, match="not a file of predictions: .*:1"):
-        read_predictions(path, made.task, made.examples[:1])
+        read_predictions(path, made.task, made.examples[:1], made.predictions[:1])
     with pytest.raises(UserError, match="use one of .jsonl, .parquet"):
         write_predictions([], tmp_path / "predictions.csv")
+
+
+@pytest.mark.parametrize("change", ["sets", "five labels", "numbers", "choices"])
+def test_predictions_of_other_answers_are_refused(evaluated, tmp_path, change):
+    made, other = evaluated("two labels", 6), evaluated(change, 6)
+    records = prediction_records(*made.of)
+    for record, prediction in zip(records, other.predictions, strict=True):
+        record["prediction"] = prediction
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(records, path)
+    with pytest.raises(UserError, match=r"predictions.jsonl:1"):
+        read_predictions(path, made.task, made.examples, made.predictions)
+
+
+def test_the_order_of_the_labels_does_not_matter(evaluated, tmp_path):
+    made = evaluated("five labels", 6)
+    for prediction in made.predictions:
+        prediction["scores"] = dict(reversed(prediction["scores"].items()))
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(prediction_records(*made.of), path)
+    own = evaluated("five labels", 6).predictions
+    assert read_predictions(path, made.task, made.examples, own) == own
 
 
 def test_squads_json_has_the_answer_to_each_id(tmp_path):
