@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.disk import atomic_write, write_atomically
+from bert_core.disk import atomic_write, finite, write_atomically
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Text
 from bert_core.tasks.metrics import answer_scores
@@ -308,7 +308,7 @@ def write_predictions(records: Sequence[Mapping[str, Any]], path: Path) -> None:
         if path.suffix == ".jsonl":
             with temporary.open("w", encoding="utf-8") as file:
                 for record in records:
-                    file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+                    file.write(_json_text(record) + "\n")
         else:
             _write_parquet(records, temporary)
 
@@ -368,10 +368,17 @@ def _write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _array(values: Sequence[Any]) -> "pa.Array":
-    """Typed where all values are of one type, else each as JSON."""
+    """Typed where all values are of one type that Parquet has, else each as JSON."""
     import pyarrow as pa
 
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([json.dumps(value, ensure_ascii=False, default=str) for value in values])
+        found = pa.array(values)
+        if "struct<>" not in str(found.type):
+            return found
+    except (pa.ArrowException, OverflowError):  # such as an integer of more than 64 bits
+        pass
+    return pa.array(map(_json_text, values))
+
+
+def _json_text(value: Any) -> str:  # noqa: ANN401 - whatever a record holds
+    return json.dumps(finite(value), ensure_ascii=False, default=str)

@@ -19,6 +19,7 @@ from bert_core.evaluation.outcomes import (
     write_for_scorers,
     write_predictions,
 )
+from bert_core.strict_files import parse_json
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
@@ -153,19 +154,30 @@ def test_a_record_has_what_people_look_for(evaluated, tmp_path):
     }
 
 
-def test_columns_of_several_types_go_into_parquet(evaluated, tmp_path):
+@pytest.mark.parametrize(
+    "odd", [[1, {"a": [None, "é"]}], [{}, {}], [{"a": [{}]}, {"a": []}], [2**70, 1], [1, 2**64]]
+)
+def test_columns_that_parquet_lacks_go_into_it_as_json(evaluated, tmp_path, odd):
     import pyarrow.parquet as pq
 
     made = evaluated("two labels", 2)
-    made.examples[0].columns["odd"] = 1
-    made.examples[1].columns["odd"] = {"a": [None, "é"]}
+    for example, value in zip(made.examples, odd, strict=True):
+        example.columns["odd"] = value
     path = tmp_path / "predictions.parquet"
     write_predictions(prediction_records(*made.of), path)
     table = pq.read_table(path).to_pylist()
-    assert [json.loads(row["columns"])["odd"] for row in table] == [1, {"a": [None, "é"]}]
+    assert [json.loads(row["columns"])["odd"] for row in table] == odd
     assert [row["found"] for row in table] == [
         prediction["label"] for prediction in made.predictions
     ]
+
+
+def test_what_is_no_number_is_null_in_json(evaluated, tmp_path):
+    made = evaluated("two labels", 1)
+    made.examples[0].columns["price"] = [float("nan"), {"high": float("inf")}]
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(prediction_records(*made.of), path)
+    assert parse_json(path.read_bytes(), str(path))["columns"]["price"] == [None, {"high": None}]
 
 
 def test_predictions_for_other_examples_are_refused(evaluated, tmp_path):
