@@ -105,7 +105,8 @@ def test_one_file_is_enough(storage):
     assert not {*texts(data.train)} & {*texts(data.dev)}
     assert data.sha256 == read(storage, data=path, split=0.25).sha256
     assert data.sha256 != read(storage, data=path, split=0.25, split_seed=1).sha256
-    assert "split    dev is 0.25 of the training examples, seed 0" in data.tally_lines
+    expected = "split    dev is 0.25 of the training examples, seed 0: 20 of 80 examples"
+    assert expected in data.tally_lines
 
 
 def test_the_folds_are_all_examples_once(storage):
@@ -161,6 +162,30 @@ def test_equal_texts_and_groups_do_not_leak(storage):
     path = one_file(storage, rows)
     data = read(storage, "--group_by", "author", data=path, folds=5, fold=0)
     assert len(data.dev.examples) == 14, "rows without an author are no group"
+
+
+def test_a_text_of_several_groups_does_not_join_them(storage):
+    rows = [
+        f"ba {f'keli {n}' if n % 4 else 'to'},{'up' if n % 3 else 'down'},{n // 4}"
+        for n in range(80)
+    ]
+    path = one_file(storage, rows)
+    data = read(storage, "--group_by", "author", data=path, split=0.25)
+    assert len(data.dev.examples) == 20 and data.overlaps["dev"].count == 5
+    assert any(line.startswith("overlap  of dev 5 have") for line in data.tally_lines)
+    rows = [f"ba to,up,{'a' if n else ''}" for n in range(40)] + ["monu,down,b"]
+    with pytest.raises(UserError, match=r"the largest group, of .*all.csv:3, has 39 of 41"):
+        read(storage, "--group_by", "author", data=one_file(storage, rows), folds=5, fold=0)
+    sentences = [
+        f"{word} O\n\n" for n in range(60) for word in ("monu" if n % 3 else "ba", f"to{n}")
+    ]
+    starts = ["-DOCSTART- O\n\n" if n % 4 == 0 else "" for n in range(120)]
+    path = storage / "all.txt"
+    path.write_text("".join(map("".join, zip(starts, sentences, strict=True))) + "keli B-X\n")
+    data = read(storage, task="ner", data=path, split=0.25)
+    assert len(data.dev.examples) in range(28, 33)
+    documents = [{each.document for each in split.examples} for split in (data.train, data.dev)]
+    assert documents[0].isdisjoint(documents[1])
 
 
 def test_sentences_of_tags_and_numbers_are_divided_too(storage):
