@@ -24,6 +24,7 @@ from bert_core.evaluation.outcomes import documents
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.label_values import label_of
+from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.tables import Record, TaskDataError, column, read_table
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -34,6 +35,9 @@ WHERE = "where"
 TEXTS = ("text", "second")
 """The columns that name an example: its place, and its texts."""
 _SUFFIXES = (".csv", ".jsonl")
+
+_NO_COLUMN = "\0"
+"""A column that no table has."""
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"'*[+-]?\d+(\.\d+)?")
@@ -312,9 +316,11 @@ def unlabelled_examples(task: Task, sources: Sequence[str | Path]) -> list[Any]:
     """The examples of files, or addresses, without their answers if they have any.
 
     A student learns from them because its teacher answers them. Of a classification's `.txt` each
-    line is a text; everything else is read as training data are. Raises `TaskDataError` for what
-    cannot be read, and where there is nothing.
+    line is a text; everything else is read as training data are, but for a column of labels, which
+    may hold anything. Raises `TaskDataError` for what cannot be read, and where there is nothing.
     """
+    if isinstance(task, Classification | MultipleChoice):
+        task = task.model_copy(update={"label_column": _NO_COLUMN})
     found: list[Any] = []
     for source in sources:
         is_text = isinstance(source, Path) and source.suffix == ".txt"

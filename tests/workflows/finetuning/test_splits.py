@@ -1,5 +1,6 @@
 """How training examples are divided, and what train and dev share."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.tokenizer import load_tokenizer
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data
-from workflows.finetuning.splits import Division, balanced_parts, overlap
+from workflows.finetuning.splits import Division, balanced_parts, overlap, unlabelled_examples
 
 
 def parts(strata, group=None, shares=(0.2,) * 5, seed=0):
@@ -199,6 +200,17 @@ def test_sentences_of_tags_and_numbers_are_divided_too(storage):
     assert len(data.dev.examples) == 20
     means = [np.mean([each.answer for each in split.examples]) for split in (data.train, data.dev)]
     assert abs(means[0] - means[1]) < 0.5
+
+
+@pytest.mark.parametrize("name", ["classification", "multiple", "regression", "mrpc", "swag"])
+def test_answers_of_unlabelled_examples_are_not_read(tmp_path, name):
+    task = TASKS.get(name) or TASKS["classification"].model_copy(update={"kind": name})
+    names = ["text", "#1 String", "#2 String", "sent1", "sent2", *(f"ending{n}" for n in range(4))]
+    record = dict.fromkeys(names, "ba") | {"label": {"to": "do"}, "Quality": [1, {}]}
+    path = tmp_path / "more.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    (example,) = unlabelled_examples(task, [path])
+    assert example.answer is None and "ba" in task.texts(example)[0]
 
 
 def test_what_dev_shares_with_train_is_counted(storage):
