@@ -209,6 +209,12 @@ def test_who_answers_other_questions_is_no_teacher(storage):
         assert f"--compare {storage / each}" in refused(storage, compare=storage / each)
     with pytest.raises(UserError, match="nothing is learned from labels: --loss.label_smoothing"):
         settings_of(storage, distillation__alpha=1, loss__label_smoothing=0.1)
+    with pytest.raises(UserError, match="nothing is learned from the teacher: --unlabelled"):
+        settings_of(storage, distillation__alpha=0)
+    with pytest.raises(UserError, match="from the teacher: --distillation.temperature"):
+        given = {"distillation__alpha": 0, "distillation__temperature": 5}
+        parse(arguments(storage, teacher="teacher", **given))
+    assert parse(arguments(storage, teacher="teacher", distillation__alpha=0))
     with pytest.raises(UserError, match="no teacher to learn from"):
         parse(arguments(storage, unlabelled=storage / "texts.txt"))
     with pytest.raises(UserError, match="no teacher to learn from"):
