@@ -126,8 +126,12 @@ def by_answer_length(golds: Sequence[Sequence[str]]) -> Slicing:
 
 
 def _digits_apart(numbers: Collection[float]) -> int:
-    """The significant digits, at least 6, that tell numbers of double precision apart."""
-    for digits in range(6, 17):
+    """The significant digits that tell numbers of double precision apart.
+
+    Those are 6, or else at least all digits before the point.
+    """
+    whole = len(f"{max(map(abs, numbers)):.0f}")
+    for digits in (6, *range(min(max(whole, 7), 17), 17)):
         if len({f"{number:.{digits}g}" for number in numbers}) == len(numbers):
             return digits
     return 17

@@ -43,6 +43,8 @@ def test_buckets_of_numbers_that_are_close_have_names_of_their_own(evaluated, le
     assert len({*slicing.names}) == 4
     assert [slicing.slice_of.count(name) for name in slicing.names] == [15] * 4
     assert [part.count for part in slice_metrics(*made.of, [slicing])] == [15] * 4
+    seconds = by_number("time", 1_700_000_000 + 37 * np.arange(60))
+    assert seconds.names[0] == "1700000000 to 1700000518"
 
 
 def test_frequent_values_come_first_and_the_rest_is_together():
