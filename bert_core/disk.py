@@ -7,6 +7,7 @@ import ctypes
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -147,6 +148,15 @@ def write_atomically(path: Path, text: str) -> None:
     """Writes a small file of text by `atomic_write`."""
     with atomic_write(path) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def finite(content: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """The same content with null for numbers that JSON lacks."""
+    if isinstance(content, dict):
+        return {str(name): finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def write_sorted_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:

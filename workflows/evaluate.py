@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 
+OF_ANSWERS = ("report", "compare", "slice_by", "checks")
+"""The settings that need right answers."""
+
 
 main = command(lambda given: suite_of(given)(given))
 
@@ -96,6 +99,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
     if settings.output is not None:
         refuse_unknown_file(settings.output)
+        refuse_overwriting(settings, settings.output)
     predictor = open_predictor(settings, settings.model)
     if settings.task is not None and settings.task != predictor.task_name:
         raise UserError(
@@ -107,8 +111,13 @@ def evaluate(settings: EvaluateSettings) -> bool:
     if settings.output is not None:
         refuse_unknown_file(settings.output, task)
     examples = list(task.examples(located(settings.data), settings.split))
+    labelled = [index for index, each in enumerate(examples) if has_answer(each)]
+    asked = [name for name in OF_ANSWERS if getattr(settings, name)]
     if settings.output is None:
         refuse_no_answer(task, examples, settings.data, settings.split)
+    elif asked and not labelled:
+        remedy = "leave it out, or give data with answers"
+        raise UserError(f"no example of {settings.data} has an answer", f"--{asked[0]}", remedy)
     shown = share_line(f"predicting {len(examples):,} examples")
     predictions, rows = predictor.predict_examples(
         examples, max_tokens=settings.max_tokens, progress=shown
@@ -117,7 +126,6 @@ def evaluate(settings: EvaluateSettings) -> bool:
         write_predictions(prediction_records(task, predictions, examples), settings.output)
     elif settings.output is not None:
         write_for_scorers(predictions, examples, settings.output)
-    labelled = [index for index, each in enumerate(examples) if has_answer(each)]
     print(f"task     {predictor.task_name}")
     print(f"data     {len(examples):,} examples, {len(labelled):,} with answers")
     tally = rows.tally | task.unanswered(examples)
@@ -136,6 +144,16 @@ def evaluate(settings: EvaluateSettings) -> bool:
     return True
 
 
+def refuse_overwriting(settings: EvaluateSettings, output: Path) -> None:
+    """Raises `UserError` where the predictions would replace a file that the evaluation reads."""
+    written = output.resolve()
+    for name in ("data", "compare"):
+        read = Path(getattr(settings, name) or "").expanduser().resolve()
+        if written == read or (name == "data" and written.parent == read and written.exists()):
+            what = f"this would overwrite what --{name} reads"
+            raise UserError(what, f"--output {output}", "write to another file")
+
+
 def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     """Opens the fine-tuned model, with task options for this data."""
     from bert_core.predictor import load_predictor
@@ -144,7 +162,9 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
 
     folder = locate_model(model, settings.storage_folder, settings.mlflow_uri)
     predictor = load_predictor(folder, task_name=settings.task)
-    return replace(predictor, fine_tuned_for=with_options(predictor.task, settings.options))
+    positions = predictor.model.config.max_position_embeddings
+    task = with_options(predictor.task, settings.options, positions)
+    return replace(predictor, fine_tuned_for=task)
 
 
 def measured(
@@ -172,7 +192,7 @@ def measured(
         seed=settings.seed,
     )
     if settings.compare is not None:
-        other = other_predictions(settings, settings.compare, predictor, examples)
+        other = other_predictions(settings, settings.compare, predictor, examples, predictions)
         comparison = compare(
             task,
             [other[index] for index in labelled],
@@ -189,17 +209,28 @@ def measured(
 
 
 def other_predictions(
-    settings: EvaluateSettings, compare: str, predictor: "Predictor", examples: Sequence[Any]
+    settings: EvaluateSettings,
+    compare: str,
+    predictor: "Predictor",
+    examples: Sequence[Any],
+    own: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
-    """The predictions of the other model, the first of the two in the comparison."""
+    """The predictions of the other model, the first of the two in the comparison.
+
+    Raises `UserError` where they answer another question than the `own` predictions of this model.
+    """
     from bert_core.evaluation.outcomes import read_predictions
     from workflows.progress import share_line
 
     path = Path(compare).expanduser()
     if path.suffix in PREDICTION_SUFFIXES:
-        return read_predictions(path, predictor.task, examples)
+        return read_predictions(path, predictor.task, examples, own)
     other = open_predictor(settings, compare)
-    if other.task.labels != predictor.task.labels or type(other.task) is not type(predictor.task):
+    mine, theirs = (
+        (type(task), getattr(task, "kind", None), {*task.labels})
+        for task in (predictor.task, other.task)
+    )
+    if mine != theirs:
         raise UserError("the two models answer different questions", compare, "compare like models")
     shown = share_line(f"predicting them by {compare}")
     return other.predict_examples(examples, max_tokens=settings.max_tokens, progress=shown)[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.disk import atomic_write, write_atomically
+from bert_core.disk import atomic_write, finite, write_atomically
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Text
 from bert_core.tasks.metrics import answer_scores
@@ -308,15 +308,18 @@ def write_predictions(records: Sequence[Mapping[str, Any]], path: Path) -> None:
         if path.suffix == ".jsonl":
             with temporary.open("w", encoding="utf-8") as file:
                 for record in records:
-                    file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+                    file.write(_json_text(record) + "\n")
         else:
             _write_parquet(records, temporary)
 
 
-def read_predictions(path: Path, task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:
+def read_predictions(
+    path: Path, task: Task, examples: Sequence[Any], own: Predictions
+) -> list[dict[str, Any]]:
     """The predictions of such a file, to compare a model with an earlier one.
 
-    Raises `UserError` where they were made for other examples.
+    Raises `UserError` where they were made for other examples, and where they are answers to
+    another question than the model's `own` predictions.
     """
     predictions = []
     records = list(read_table(path))
@@ -326,16 +329,29 @@ def read_predictions(path: Path, task: Task, examples: Sequence[Any]) -> list[di
             str(path),
             "compare on the same data",
         )
-    for record in records:
+    for record, mine in zip(records, own, strict=True):
         if not {"texts", "prediction"} <= set(record.values):
             raise UserError("not a file of predictions", record.where, "write it with evaluate.py")
-        predictions.append(record.values["prediction"])
+        prediction = record.values["prediction"]
+        if not isinstance(prediction, Mapping) or not mine.keys() <= prediction.keys():
+            what = f"not a prediction of {', '.join(mine)}"
+            raise UserError(what, record.where, "compare models of one task and kind")
+        if _labels_of(prediction) != _labels_of(mine):
+            what = "a prediction of other labels than the model's"
+            raise UserError(what, record.where, "compare models of the same labels")
+        predictions.append(prediction)
     results = outcomes(task, predictions, examples)
     for record, result in zip(records, results, strict=True):
         texts = {name: text for name, text in record.values["texts"].items() if text is not None}
         if texts != result.texts:
             raise UserError("a prediction for another text", record.where, result.where)
     return predictions
+
+
+def _labels_of(prediction: Mapping[str, Any]) -> set[str] | None:
+    """The labels that a prediction has scores of, if it has some by label."""
+    scores = prediction.get("scores")
+    return {*scores} if isinstance(scores, Mapping) else None
 
 
 def _write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -352,10 +368,17 @@ def _write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _array(values: Sequence[Any]) -> "pa.Array":
-    """Typed where all values are of one type, else each as JSON."""
+    """Typed where all values are of one type that Parquet has, else each as JSON."""
     import pyarrow as pa
 
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([json.dumps(value, ensure_ascii=False, default=str) for value in values])
+        found = pa.array(values)
+        if "struct<>" not in str(found.type):
+            return found
+    except (pa.ArrowException, OverflowError):  # such as an integer of more than 64 bits
+        pass
+    return pa.array(map(_json_text, values))
+
+
+def _json_text(value: Any) -> str:  # noqa: ANN401 - whatever a record holds
+    return json.dumps(finite(value), ensure_ascii=False, default=str)

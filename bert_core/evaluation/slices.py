@@ -6,7 +6,7 @@ Shapes: N examples, C classes, S samples.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -53,15 +53,18 @@ class Slicing:
 def by_number(by: str, numbers: npt.ArrayLike) -> Slicing:
     """Slices of about as many examples each, by the size of a number of theirs, [N].
 
-    A slice is named by the least and the greatest number in it; equal numbers share one.
+    A slice is named by the least and the greatest number in it; equal numbers share one. The names
+    have as many digits as it takes to tell these numbers apart, at least six.
     """
     sizes = np.asarray(numbers, dtype=np.float64)
     edges = np.unique(np.quantile(sizes, np.linspace(0, 1, _NUM_BUCKETS + 1)[1:-1]))
     bucket = np.searchsorted(edges, sizes, side="left")
     names = {}
-    for index in np.unique(bucket).tolist():
-        inside = sizes[bucket == index]
-        least, greatest = f"{inside.min():.6g}", f"{inside.max():.6g}"
+    inside = {index: sizes[bucket == index] for index in np.unique(bucket).tolist()}
+    ends = {index: (part.min(), part.max()) for index, part in inside.items()}
+    digits = _digits_apart({end for pair in ends.values() for end in pair})
+    for index, pair in ends.items():
+        least, greatest = (f"{end:.{digits}g}" for end in pair)
         names[index] = least if least == greatest else f"{least} to {greatest}"
     return Slicing(by, tuple(names[index] for index in bucket.tolist()), tuple(names.values()))
 
@@ -120,6 +123,18 @@ def by_answer_length(golds: Sequence[Sequence[str]]) -> Slicing:
     chosen = starts[np.searchsorted(starts, lengths, side="right") - 1].tolist()
     shown = tuple(name for start, name in names.items() if start in chosen)
     return Slicing("answer length", tuple(names[start] for start in chosen), shown)
+
+
+def _digits_apart(numbers: Collection[float]) -> int:
+    """The significant digits that tell numbers of double precision apart.
+
+    Those are 6, or else at least all digits before the point.
+    """
+    whole = len(f"{max(map(abs, numbers)):.0f}")
+    for digits in (6, *range(min(max(whole, 7), 17), 17)):
+        if len({f"{number:.{digits}g}" for number in numbers}) == len(numbers):
+            return digits
+    return 17
 
 
 def _num_words(result: Outcome) -> int:

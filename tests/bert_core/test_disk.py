@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import math
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from bert_core.disk import (
     atomic_write,
     exchange,
     file_sha256,
+    finite,
     flush_to_disk,
     is_disk_full,
     locked,
@@ -180,6 +182,12 @@ def test_an_error_crosses_process_borders_whole():
     assert type(error) is MissingText
     assert str(error) == "no text: a folder (add some)"
     assert error.remedy == "add some"
+
+
+def test_json_has_no_infinities():
+    assert finite({"a": [1.5, math.nan], 2: (math.inf,), "c": "text"}) == {
+        "a": [1.5, None], "2": [None], "c": "text"
+    }  # fmt: skip
 
 
 def test_the_nearest_name():

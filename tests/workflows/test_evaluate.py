@@ -8,7 +8,8 @@ import pytest
 from finetuning_runs import write_encoder, write_task
 
 from bert_core.errors import UserError
-from bert_core.tasks.catalog import TASKS
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.classification import Classification
 from workflows.evaluate import main
 from workflows.evaluation.settings import OF_ONE_MODEL, EvaluateSettings, with_options
@@ -71,12 +72,54 @@ def test_predictions_are_a_file_that_a_later_model_is_compared_with(evaluate, tm
     assert "do not tell the two apart" in printed
 
 
+def test_models_of_the_same_labels_are_compared(evaluate, finetuning_job, tmp_path):
+    _, model, tokenizer = load_model_folder(finetuning_job.folder.model)
+    for name, changed in (
+        ("turned", {"labels": ("up", "down")}),
+        ("several", {"kind": "multiple"}),
+    ):
+        task = finetuning_job.data.task.model_copy(update=changed)
+        extra = task_config("classification", task)
+        save_model_folder(tmp_path / name, model, tokenizer, extra_config=extra)
+    code, printed = evaluate(compare=tmp_path / "turned")
+    assert code == 0 and "accuracy: +1.0000" in printed, printed
+    code, printed = evaluate(compare=tmp_path / "several")
+    assert code == 2 and "the two models answer different questions" in printed
+    path = tmp_path / "several.jsonl"
+    assert evaluate(model=tmp_path / "several", output=path)[0] == 0
+    code, printed = evaluate(compare=path)
+    assert code == 2 and "several.jsonl:1" in printed, printed
+
+
+def test_a_file_that_is_read_is_not_overwritten(evaluate, tmp_path):
+    predictions, data = tmp_path / "predictions.jsonl", tmp_path / "data" / "dev.jsonl"
+    data.parent.mkdir()
+    data.write_text('{"text": "ba", "label": "up"}\n')
+    assert evaluate(data=data.parent, output=predictions)[0] == 0
+    (tmp_path / "link").symlink_to(tmp_path)
+    link = tmp_path / "link" / predictions.name
+    for given in (
+        {"data": data, "compare": predictions, "output": link},
+        {"data": data, "output": data},
+        {"data": data.parent, "output": data},
+    ):
+        before = predictions.read_bytes(), data.read_bytes()
+        code, printed = evaluate(**given)
+        assert code == 2 and "this would overwrite" in printed, printed
+        assert (predictions.read_bytes(), data.read_bytes()) == before
+    assert evaluate(data=data.parent, output=data.parent / "predictions.jsonl")[0] == 0
+
+
 def test_texts_without_answers_are_predicted(evaluate, tmp_path):
     (tmp_path / "new.tsv").write_text("text\nba keli monu\n")
     output = tmp_path / "out.jsonl"
     code, printed = evaluate(data=tmp_path / "new.tsv", output=output)
     assert code == 0 and "1 examples, 0 with answers" in printed
     assert json.loads(output.read_text())["found"] in ("up", "down")
+    output.unlink()
+    for name in ("report", "compare", "slice_by", "checks"):
+        code, printed = evaluate(data=tmp_path / "new.tsv", output=output, **{name: "x"})
+        assert code == 2 and f"has an answer: --{name}" in printed and not output.exists()
     code, printed = evaluate(data=tmp_path / "new.tsv")
     assert code == 2 and "no example has an answer" in printed
 
@@ -133,6 +176,8 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
         ({"slice_by": "colour"}, "colour"),
         ({"options": "text_colum=title"}, "did you mean text_column"),
         ({"options": "text_column=title"}, "title"),
+        ({"options": "metric=f2"}, "unknown metric"),
+        ({"options": "max_length=33"}, "rows of 33 tokens, the model has 32 positions"),
         ({"num_resample": 5}, r"unknown setting, did you mean num_resamples"),
     ],
 )
@@ -203,6 +248,7 @@ def test_options_are_text_that_the_task_reads():
         ({"text_colum": "a"}, "unknown option, did you mean text_column"),
         ({"max_length": "long"}, "max_length"),
         ({"max_length": "2"}, "greater than or equal to 8"),
+        ({"metric": "matthew"}, "unknown metric, did you mean matthews"),
         ({"kind": "regression"}, "change what the model answers"),
         ({"labels": "yes,no"}, "change what the model answers"),
     ],

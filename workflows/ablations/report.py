@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from bert_core.disk import write_atomically
+from bert_core.disk import finite, write_atomically
 from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.held_out import (
@@ -46,7 +46,6 @@ from workflows.reporting.render import (
     Row,
     Section,
     Table,
-    finite,
     write_report,
 )
 from workflows.runs.tracker import without_machine_paths

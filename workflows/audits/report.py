@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_core.disk import write_atomically
+from bert_core.disk import finite, write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation.error_analysis import ConfusionMatrix, MajorityClassifier
 from bert_core.evaluation.label_errors import NoisePair
@@ -26,7 +26,6 @@ from workflows.reporting.render import (
     Row,
     Section,
     Table,
-    finite,
     write_report,
 )
 from workflows.runs.tracker import without_machine_paths

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.disk import write_atomically
+from bert_core.disk import finite, write_atomically
 from bert_core.errors import one_line
 from bert_core.evaluation import error_analysis
 from bert_core.evaluation.behaviour import CheckResult, shown_text
@@ -165,7 +165,7 @@ def write_report(report: EvaluationReport, folder: Path) -> None:
     page = Page(f"{report.title}: worst mistakes", about, sections=[Section("Mistakes", mistakes)])
     write_atomically(folder / "mistakes.md", markdown(page))
     write_page(report_page(report, figures), folder)
-    text = json.dumps(_as_json(report), indent=1, ensure_ascii=False, default=str)
+    text = json.dumps(finite(_as_json(report)), indent=1, ensure_ascii=False, default=str)
     write_atomically(folder / "report.json", text + "\n")
 
 

@@ -122,13 +122,15 @@ class EvaluateSettings(StoreSettings):
         return self
 
 
-def with_options(task: "Task", options: Mapping[str, str]) -> "Task":
+def with_options(task: "Task", options: Mapping[str, str], positions: int | None = None) -> "Task":
     """Returns the task with these options, given as text; commas separate several values.
 
     Options let a task read a table of other columns. Raises `UserError` for an unknown option, a
-    refused value, and for what would change the answers themselves (labels, kind).
+    refused value, rows longer than the model's `positions`, and for what would change the answers
+    themselves (labels, kind).
     """
     from bert_core.tasks.task import refuse_ignored_options  # loads torch
+    from workflows.finetuning.data import refuse_unknown_metric
 
     known = type(task).model_fields
     values: dict[str, Any] = task.model_dump()
@@ -144,6 +146,10 @@ def with_options(task: "Task", options: Mapping[str, str]) -> "Task":
         where = ".".join(map(str, first["loc"]))
         raise UserError(refusal(error), f"--options {where}", "give another value") from error
     refuse_ignored_options(changed, options)
+    refuse_unknown_metric(changed)
+    if positions is not None and "max_length" in options and changed.max_length > positions:
+        what = f"rows of {changed.max_length} tokens, the model has {positions} positions"
+        raise UserError(what, "--options max_length", f"give max_length={positions}, or less")
     if (changed.head, changed.labels, changed.problem_type) != (
         task.head,
         task.labels,

@@ -98,8 +98,10 @@ class TaskData:
         splits = {"train": self.train, "dev": self.dev, "test": self.test}
         splits |= {"unlabelled": self.unlabelled}
         given = {name: split for name, split in splits.items() if split is not None}
+        num_dev = len(self.dev.examples)
+        share = f"{num_dev:,} of {num_dev + len(self.train.examples):,} examples"
         return [
-            *([] if self.division is None else [f"split    {self.division}"]),
+            *([] if self.division is None else [f"split    {self.division}: {share}"]),
             *(f"{name:8} {tally_text(split.rows.tally)}" for name, split in given.items()),
             *(f"overlap  of {name} {each}" for name, each in self.overlaps.items()),
             *(f"lost     labels that only dev has: {each}" for each in self._only_in_dev()),

@@ -81,7 +81,7 @@ def write_results(job: FinetuningJob) -> JobResults:
     plot = artifacts / "loss.png"
     plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
     decisions = dev_decisions(job, checkpoint)
-    students = measured_students(job, checkpoint)
+    students = measured_students(job, checkpoint, decisions)
     card = finetuning_card(job, checkpoint, decisions, students)
     write_atomically(artifacts / "model_card.md", card)
     export(job, checkpoint, card, decisions)
@@ -110,8 +110,13 @@ def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def measured_students(job: FinetuningJob, checkpoint: CheckpointInfo) -> list[MeasuredModel]:
-    """Measures teacher and student, and writes what is found; [] without a teacher."""
+def measured_students(
+    job: FinetuningJob, checkpoint: CheckpointInfo, decisions: Decisions
+) -> list[MeasuredModel]:
+    """Measures teacher and student, and writes what is found; [] without a teacher.
+
+    All of them decide as their folders do, with thresholds that were tuned.
+    """
     if job.data.teacher is None:
         return []
     model, tokenizer = trained_model(job, checkpoint)
@@ -120,7 +125,7 @@ def measured_students(job: FinetuningJob, checkpoint: CheckpointInfo) -> list[Me
         for_inference(model, "float32", device), tokenizer, job.data.task, job.settings.task
     )
     size = checkpoint.files[BEST_WEIGHTS].stat().st_size
-    students = measure_models(job, student, size, best_predictions(checkpoint))
+    students = measure_models(job, student, size, decisions.predictions)
     content = json.dumps([asdict(each) for each in students], indent=1)
     write_atomically(job.folder.path / ARTIFACTS_NAME / STUDENTS, content + "\n")
     return students

@@ -345,6 +345,10 @@ class FinetuneSettings(TaskRunSettings):
         if given and self.teacher is None:
             remedy = "add --teacher, or leave it out"
             raise UserError("there is no teacher to learn from", given[0], remedy)
+        idle = {*given} & {"--unlabelled", "--distillation.temperature"}
+        if self.distillation.alpha == 0 and idle:
+            what = "with --distillation.alpha 0 nothing is learned from the teacher"
+            raise UserError(what, min(idle), "leave one of them out")
         is_number = getattr(self.options, "kind", None) == "regression"
         if self.teacher is not None and self.distillation.alpha == 1 and self.loss.changed:
             what = "with --distillation.alpha 1 nothing is learned from labels"

@@ -24,6 +24,7 @@ from bert_core.evaluation.outcomes import documents
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.label_values import label_of
+from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.tables import Record, TaskDataError, column, read_table
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -34,6 +35,9 @@ WHERE = "where"
 TEXTS = ("text", "second")
 """The columns that name an example: its place, and its texts."""
 _SUFFIXES = (".csv", ".jsonl")
+
+_NO_COLUMN = "\0"
+"""A column that no table has."""
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"'*[+-]?\d+(\.\d+)?")
@@ -75,6 +79,11 @@ class Division:
             what = f"{len(examples):,} examples are too few for these parts"
             if self.group_by:
                 what = f"the groups of column {self.group_by} do not fill {len(self.shares)} parts"
+            group = _groups(task, examples, self.group_by)
+            sizes = np.bincount(group)
+            if len(sizes) < len(group):
+                first = getattr(examples[int((group == sizes.argmax()).argmax())], "where", "")
+                what += f"; the largest group, of {first}, has {sizes.max():,} of {len(group):,}"
             few = "a larger --split" if len(self.shares) == 2 else "fewer --folds"
             raise TaskDataError(what, where, f"give more of them, or {few}")
         is_dev = (part == self.dev).tolist()
@@ -85,8 +94,8 @@ class Division:
 def parts_of(task: Task, examples: Sequence[Any], division: Division) -> IntArray:
     """The part of each example, [N].
 
-    The values of the column `group_by` stay together, and so do equal texts, the questions of a
-    context, and the sentences of a document.
+    The values of the column `group_by` stay together, and so do the questions of a context, the
+    sentences of a document, and equal texts of examples that share none of these with others.
     """
     group = _groups(task, examples, division.group_by)
     return balanced_parts(_strata(task, examples), group, division.shares, division.seed)
@@ -163,8 +172,22 @@ def _strata(task: Task, examples: Sequence[Any]) -> list[list[Hashable]]:
 
 
 def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArray:
-    """The number of each example's group, [N]; a group has whatever shares a name, in turn."""
-    together = documents(examples)
+    """The number of each example's group, [N]; a group has whatever shares a name, in turn.
+
+    Names are the document and the value of the column `group_by`, and the texts of an example that
+    shares neither: a few frequent lines would join all documents.
+    """
+    names: list[list[Hashable]] = [[] for _ in examples]
+    for number, document in enumerate(documents(examples) or ()):
+        names[number].append(("document", document))
+    for number, example in enumerate(examples if group_by is not None else ()):
+        record = Record(getattr(example, "columns", {}), getattr(example, "where", ""))
+        if (value := label_of(column(record, str(group_by)))) is not None:
+            names[number].append(("group", value))
+    counts = Counter(name for own in names for name in own)
+    for own, example in zip(names, examples, strict=True):
+        if all(counts[name] == 1 for name in own):
+            own += [("text", text) for text in text_keys(task, example)]
     parent = list(range(len(examples)))
 
     def root(number: int) -> int:
@@ -173,15 +196,8 @@ def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArr
         return number
 
     first: dict[Hashable, int] = {}
-    for number, example in enumerate(examples):
-        names: list[Hashable] = [("text", text) for text in text_keys(task, example)]
-        if together is not None:
-            names.append(("document", together[number]))
-        if group_by is not None:
-            record = Record(getattr(example, "columns", {}), getattr(example, "where", ""))
-            if (value := label_of(column(record, group_by))) is not None:
-                names.append(("group", value))
-        for name in names:
+    for number, own in enumerate(names):
+        for name in own:
             other = root(first.setdefault(name, number))
             parent[root(number)] = other
     _, group = np.unique([root(number) for number in range(len(examples))], return_inverse=True)
@@ -300,9 +316,11 @@ def unlabelled_examples(task: Task, sources: Sequence[str | Path]) -> list[Any]:
     """The examples of files, or addresses, without their answers if they have any.
 
     A student learns from them because its teacher answers them. Of a classification's `.txt` each
-    line is a text; everything else is read as training data are. Raises `TaskDataError` for what
-    cannot be read, and where there is nothing.
+    line is a text; everything else is read as training data are, but for a column of labels, which
+    may hold anything. Raises `TaskDataError` for what cannot be read, and where there is nothing.
     """
+    if isinstance(task, Classification | MultipleChoice):
+        task = task.model_copy(update={"label_column": _NO_COLUMN})
     found: list[Any] = []
     for source in sources:
         is_text = isinstance(source, Path) and source.suffix == ".txt"

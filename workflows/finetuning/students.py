@@ -70,23 +70,24 @@ def measure_models(
     """
     settings, teacher = job.settings, job.data.teacher
     assert isinstance(settings, FinetuneSettings) and teacher is not None
-    predictors = {"teacher": load_predictor(teacher.path)}
+    names, predictors = ["teacher"], [load_predictor(teacher.path)]
     if settings.compare is not None:
         folder = compared_model(settings, job.storage.folder)
-        predictors[model_name(folder)] = load_predictor(folder)
-    sizes = [_bytes(each.folder) for each in predictors.values() if each.folder is not None]
+        names.append(model_name(folder))
+        predictors.append(load_predictor(folder))
+    sizes = [_bytes(each.folder) for each in predictors if each.folder is not None]
     examples, task = job.data.dev.examples, job.data.task
     answers = [
-        each.predict_examples(examples, max_tokens=settings.max_tokens)[0]
-        for each in predictors.values()
+        each.predict_examples(examples, max_tokens=settings.max_tokens)[0] for each in predictors
     ]
-    predictors[f"{job.folder.name}, distilled"] = student
+    names.append(f"{job.folder.name}, distilled")
+    predictors.append(student)
     drawn: dict[str, Any] = {"seed": settings.seed, "groups": documents(examples)}
     found = []
     named = zip(
-        predictors,
+        names,
         [*answers, predictions],
-        _latencies(list(predictors.values()), examples[:NUM_TEXTS]),
+        _latencies(predictors, examples[:NUM_TEXTS]),
         [*sizes, student_bytes],
         strict=True,
     )

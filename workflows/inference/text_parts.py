@@ -129,6 +129,9 @@ def find_input(settings: TextPartsSettings, columns: Mapping[str, str]) -> TextI
     for part in found:
         if part.kind in ("documentation", "hugging_face", "task"):
             raise CorpusError("no file of texts", part.typed, "give .txt, .jsonl or .parquet files")
+    if settings.id_column and found and all(part.kind == "text" for part in found):
+        what, remedy = "lines of text have no column of ids", "leave --id_column out"
+        raise CorpusError(what, found[0].typed, remedy)
     parts = list(divide(found, settings.part_bytes))
     for part in parts[:1]:
         texts = read_records(part, Counter(), columns, id_column=settings.id_column)

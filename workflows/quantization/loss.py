@@ -117,7 +117,8 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
             settings.model,
             f"leave --task {settings.task} out, or give another model",
         )
-    task = with_options(predictor.task, settings.options)
+    positions = predictor.model.config.max_position_embeddings
+    task = with_options(predictor.task, settings.options, positions)
     predictor = replace(predictor, fine_tuned_for=task)
     examples, unanswered = answered_examples(task, settings.data, settings.split)
     model.heads = predictor.model.heads  # of a foreign folder those of the task alone

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_core.disk import write_atomically
 from bert_core.errors import one_line
@@ -182,15 +182,6 @@ def markdown(page: Page) -> str:
         lines.append(f"## {markdown_text(section.title)}")
         lines += [_markdown_part(part) for part in section.parts]
     return "\n\n".join(lines) + "\n"
-
-
-def finite(content: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """The same content with null for numbers that JSON lacks."""
-    if isinstance(content, dict):
-        return {str(name): finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def aligned_lines(rows: Sequence[Sequence[str]], numeric: Sequence[bool] = ()) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from bert_core.disk import write_atomically
+from bert_core.disk import finite, write_atomically
 from workflows.finetuning.settings import DIVISION_FIELDS, settings_class
 from workflows.paper.published import DASH, PaperTable, json_paper_table, report_table
 from workflows.progress import duration
@@ -27,7 +27,6 @@ from workflows.reporting.render import (
     Row,
     Section,
     Table,
-    finite,
     write_report,
 )
 from workflows.sweeps.figures import (

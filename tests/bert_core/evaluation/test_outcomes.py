@@ -19,6 +19,7 @@ from bert_core.evaluation.outcomes import (
     write_for_scorers,
     write_predictions,
 )
+from bert_core.strict_files import parse_json
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
@@ -130,7 +131,7 @@ def test_predictions_come_back_as_they_were(evaluated, kind, suffix, tmp_path):
     path = tmp_path / "new" / f"predictions{suffix}"
     write_predictions(prediction_records(*made.of), path)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    found = read_predictions(path, made.task, made.examples)
+    found = read_predictions(path, made.task, made.examples, made.predictions)
     assert found == made.predictions
     same = compare(made.task, made.predictions, found, made.examples, num_resamples=10)
     assert same.metrics[made.task.criterion].difference.value == 0
@@ -153,19 +154,30 @@ def test_a_record_has_what_people_look_for(evaluated, tmp_path):
     }
 
 
-def test_columns_of_several_types_go_into_parquet(evaluated, tmp_path):
+@pytest.mark.parametrize(
+    "odd", [[1, {"a": [None, "é"]}], [{}, {}], [{"a": [{}]}, {"a": []}], [2**70, 1], [1, 2**64]]
+)
+def test_columns_that_parquet_lacks_go_into_it_as_json(evaluated, tmp_path, odd):
     import pyarrow.parquet as pq
 
     made = evaluated("two labels", 2)
-    made.examples[0].columns["odd"] = 1
-    made.examples[1].columns["odd"] = {"a": [None, "é"]}
+    for example, value in zip(made.examples, odd, strict=True):
+        example.columns["odd"] = value
     path = tmp_path / "predictions.parquet"
     write_predictions(prediction_records(*made.of), path)
     table = pq.read_table(path).to_pylist()
-    assert [json.loads(row["columns"])["odd"] for row in table] == [1, {"a": [None, "é"]}]
+    assert [json.loads(row["columns"])["odd"] for row in table] == odd
     assert [row["found"] for row in table] == [
         prediction["label"] for prediction in made.predictions
     ]
+
+
+def test_what_is_no_number_is_null_in_json(evaluated, tmp_path):
+    made = evaluated("two labels", 1)
+    made.examples[0].columns["price"] = [float("nan"), {"high": float("inf")}]
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(prediction_records(*made.of), path)
+    assert parse_json(path.read_bytes(), str(path))["columns"]["price"] == [None, {"high": None}]
 
 
 def test_predictions_for_other_examples_are_refused(evaluated, tmp_path):
@@ -173,14 +185,36 @@ def test_predictions_for_other_examples_are_refused(evaluated, tmp_path):
     path = tmp_path / "predictions.jsonl"
     write_predictions(prediction_records(*made.of), path)
     with pytest.raises(UserError, match="6 predictions for 5 examples"):
-        read_predictions(path, made.task, made.examples[:5])
+        read_predictions(path, made.task, made.examples[:5], made.predictions[:5])
     with pytest.raises(UserError, match=r"another text: .*predictions.jsonl:1 \(file:5"):
-        read_predictions(path, made.task, made.examples[::-1])
+        read_predictions(path, made.task, made.examples[::-1], made.predictions)
     path.write_text('{"text": "x"}\n')
     with pytest.raises(UserError, match="not a file of predictions: .*:1"):
-        read_predictions(path, made.task, made.examples[:1])
+        read_predictions(path, made.task, made.examples[:1], made.predictions[:1])
     with pytest.raises(UserError, match="use one of .jsonl, .parquet"):
         write_predictions([], tmp_path / "predictions.csv")
+
+
+@pytest.mark.parametrize("change", ["sets", "five labels", "numbers", "choices"])
+def test_predictions_of_other_answers_are_refused(evaluated, tmp_path, change):
+    made, other = evaluated("two labels", 6), evaluated(change, 6)
+    records = prediction_records(*made.of)
+    for record, prediction in zip(records, other.predictions, strict=True):
+        record["prediction"] = prediction
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(records, path)
+    with pytest.raises(UserError, match=r"predictions.jsonl:1"):
+        read_predictions(path, made.task, made.examples, made.predictions)
+
+
+def test_the_order_of_the_labels_does_not_matter(evaluated, tmp_path):
+    made = evaluated("five labels", 6)
+    for prediction in made.predictions:
+        prediction["scores"] = dict(reversed(prediction["scores"].items()))
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(prediction_records(*made.of), path)
+    own = evaluated("five labels", 6).predictions
+    assert read_predictions(path, made.task, made.examples, own) == own
 
 
 def test_squads_json_has_the_answer_to_each_id(tmp_path):

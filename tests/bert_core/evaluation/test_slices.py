@@ -35,6 +35,18 @@ def test_equal_numbers_share_a_bucket():
     assert by_number("n", [3, 3, 3]).names == ("3",)
 
 
+@pytest.mark.parametrize("least", [1_700_000_000, 2**52, 0.123456])
+def test_buckets_of_numbers_that_are_close_have_names_of_their_own(evaluated, least):
+    step = 1000 * np.spacing(float(least))
+    made = evaluated("two labels", 60)
+    slicing = by_number("time", [least + step * number for number in range(60)])
+    assert len({*slicing.names}) == 4
+    assert [slicing.slice_of.count(name) for name in slicing.names] == [15] * 4
+    assert [part.count for part in slice_metrics(*made.of, [slicing])] == [15] * 4
+    seconds = by_number("time", 1_700_000_000 + 37 * np.arange(60))
+    assert seconds.names[0] == "1700000000 to 1700000518"
+
+
 def test_frequent_values_come_first_and_the_rest_is_together():
     values = [f"v{number}" for number in range(40) for _ in range(number + 1)]
     found = by_value("source", values)

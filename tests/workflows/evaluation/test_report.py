@@ -14,6 +14,7 @@ from bert_core.evaluation.error_analysis import ConfusionMatrix
 from bert_core.evaluation.intervals import Interval
 from bert_core.evaluation.outcomes import Outcome
 from bert_core.evaluation.slices import Slice
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.classification import Classification, Text
 from workflows.evaluation.drawings import confusion_drawing
 from workflows.evaluation.report import (
@@ -33,7 +34,11 @@ TASK = Classification(labels=("no", "yes"))
 def test_the_report_says_what_its_parts_found(tmp_path):
     texts = [Text(f"text {n} | {'x' * 300}", None, "yes" if n % 2 else "no") for n in range(40)]
     texts = [
-        replace(text, where=f"/data/some/where/dev.tsv:{number}", columns={"source": "web"})
+        replace(
+            text,
+            where=f"/data/some/where/dev.tsv:{number}",
+            columns={"source": "web", "price": float("nan")},
+        )
         for number, text in enumerate(texts)
     ]
     found = ["yes", *[each.answer for each in texts[1:]]]
@@ -61,7 +66,9 @@ def test_the_report_says_what_its_parts_found(tmp_path):
     assert names == {*pages, "confusion.png", "reliability.png"}
     assert all("/data" not in (tmp_path / name).read_text() for name in pages)
     assert "x" * 300 in (tmp_path / "mistakes.md").read_text()
-    assert json.loads((tmp_path / "report.json").read_text())["num_examples"] == 40
+    content = read_json_object(tmp_path / "report.json")
+    assert content["num_examples"] == 40
+    assert content["mistakes"][0]["columns"] == {"source": "web", "price": None}
 
 
 def test_the_majority_classifier_and_predictions_that_are_all_the_same_are_named(tmp_path):

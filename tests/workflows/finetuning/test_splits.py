@@ -1,5 +1,6 @@
 """How training examples are divided, and what train and dev share."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.tokenizer import load_tokenizer
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data
-from workflows.finetuning.splits import Division, balanced_parts, overlap
+from workflows.finetuning.splits import Division, balanced_parts, overlap, unlabelled_examples
 
 
 def parts(strata, group=None, shares=(0.2,) * 5, seed=0):
@@ -105,7 +106,8 @@ def test_one_file_is_enough(storage):
     assert not {*texts(data.train)} & {*texts(data.dev)}
     assert data.sha256 == read(storage, data=path, split=0.25).sha256
     assert data.sha256 != read(storage, data=path, split=0.25, split_seed=1).sha256
-    assert "split    dev is 0.25 of the training examples, seed 0" in data.tally_lines
+    expected = "split    dev is 0.25 of the training examples, seed 0: 20 of 80 examples"
+    assert expected in data.tally_lines
 
 
 def test_the_folds_are_all_examples_once(storage):
@@ -163,6 +165,30 @@ def test_equal_texts_and_groups_do_not_leak(storage):
     assert len(data.dev.examples) == 14, "rows without an author are no group"
 
 
+def test_a_text_of_several_groups_does_not_join_them(storage):
+    rows = [
+        f"ba {f'keli {n}' if n % 4 else 'to'},{'up' if n % 3 else 'down'},{n // 4}"
+        for n in range(80)
+    ]
+    path = one_file(storage, rows)
+    data = read(storage, "--group_by", "author", data=path, split=0.25)
+    assert len(data.dev.examples) == 20 and data.overlaps["dev"].count == 5
+    assert any(line.startswith("overlap  of dev 5 have") for line in data.tally_lines)
+    rows = [f"ba to,up,{'a' if n else ''}" for n in range(40)] + ["monu,down,b"]
+    with pytest.raises(UserError, match=r"the largest group, of .*all.csv:3, has 39 of 41"):
+        read(storage, "--group_by", "author", data=one_file(storage, rows), folds=5, fold=0)
+    sentences = [
+        f"{word} O\n\n" for n in range(60) for word in ("monu" if n % 3 else "ba", f"to{n}")
+    ]
+    starts = ["-DOCSTART- O\n\n" if n % 4 == 0 else "" for n in range(120)]
+    path = storage / "all.txt"
+    path.write_text("".join(map("".join, zip(starts, sentences, strict=True))) + "keli B-X\n")
+    data = read(storage, task="ner", data=path, split=0.25)
+    assert len(data.dev.examples) in range(28, 33)
+    documents = [{each.document for each in split.examples} for split in (data.train, data.dev)]
+    assert documents[0].isdisjoint(documents[1])
+
+
 def test_sentences_of_tags_and_numbers_are_divided_too(storage):
     write_tagged(storage / "tagged", train=60)
     data = read(storage, task="tagging", data=storage / "tagged", folds=3, fold=1)
@@ -174,6 +200,17 @@ def test_sentences_of_tags_and_numbers_are_divided_too(storage):
     assert len(data.dev.examples) == 20
     means = [np.mean([each.answer for each in split.examples]) for split in (data.train, data.dev)]
     assert abs(means[0] - means[1]) < 0.5
+
+
+@pytest.mark.parametrize("name", ["classification", "multiple", "regression", "mrpc", "swag"])
+def test_answers_of_unlabelled_examples_are_not_read(tmp_path, name):
+    task = TASKS.get(name) or TASKS["classification"].model_copy(update={"kind": name})
+    names = ["text", "#1 String", "#2 String", "sent1", "sent2", *(f"ending{n}" for n in range(4))]
+    record = dict.fromkeys(names, "ba") | {"label": {"to": "do"}, "Quality": [1, {}]}
+    path = tmp_path / "more.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    (example,) = unlabelled_examples(task, [path])
+    assert example.answer is None and "ba" in task.texts(example)[0]
 
 
 def test_what_dev_shares_with_train_is_counted(storage):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from bert_core.config import ModernConfig
 from bert_core.errors import UserError
+from bert_core.evaluation.decisions import Decisions
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.task import add_task_head
@@ -132,13 +133,14 @@ def test_two_ranks_have_the_gradients_of_one(storage):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_results_tell_teacher_and_student_apart(storage):
-    shutil.copytree(storage / "runs" / "teacher" / "model", storage / "other")
-    run, job = learn(storage, name="told", compare=storage / "other")
+def test_the_results_tell_teacher_and_student_apart(storage, monkeypatch):
+    other = storage / "old" / "teacher"  # whatever it is called
+    shutil.copytree(storage / "runs" / "teacher" / "model", other)
+    run, job = learn(storage, name="told", compare=other)
     (run.folder.path / "artifacts").mkdir(exist_ok=True)
     results = write_results(job)
     models = json.loads((run.folder.path / "artifacts" / "distillation.json").read_text())
-    assert [each["model"] for each in models] == ["teacher", "other", "told, distilled"]
+    assert [each["model"] for each in models] == ["teacher", "teacher", "told, distilled"]
     assert models[0]["difference"] is None
     assert models[-1]["score"]["value"] == pytest.approx(results.figures["dev/accuracy"])
     assert models[-1]["megabytes"] < models[0]["megabytes"]
@@ -148,6 +150,14 @@ def test_the_results_tell_teacher_and_student_apart(storage):
     config, _, _ = load_model_folder(job.folder.model)
     assert config.num_hidden_layers == 1
     assert job.described()[1]["teacher.sha256"] == job.data.teacher.sha256
+
+    tuned = [{"label": "up", "scores": {"down": 0.6, "up": 0.4}}] * 40
+    decisions = Decisions(job.data.task, tuned)
+    monkeypatch.setattr("workflows.finetuning.results.dev_decisions", lambda *_: decisions)
+    write_results(job)
+    models = json.loads((run.folder.path / "artifacts" / "distillation.json").read_text())
+    share = [each.answer for each in job.data.dev.examples].count("up") / 40
+    assert models[-1]["score"]["value"] == pytest.approx(share)
 
 
 def test_the_modern_block_teaches_and_learns_by_whole_turns(tmp_path):
@@ -208,6 +218,12 @@ def test_who_answers_other_questions_is_no_teacher(storage):
         assert f"--compare {storage / each}" in refused(storage, compare=storage / each)
     with pytest.raises(UserError, match="nothing is learned from labels: --loss.label_smoothing"):
         settings_of(storage, distillation__alpha=1, loss__label_smoothing=0.1)
+    with pytest.raises(UserError, match="nothing is learned from the teacher: --unlabelled"):
+        settings_of(storage, distillation__alpha=0)
+    with pytest.raises(UserError, match="from the teacher: --distillation.temperature"):
+        given = {"distillation__alpha": 0, "distillation__temperature": 5}
+        parse(arguments(storage, teacher="teacher", **given))
+    assert parse(arguments(storage, teacher="teacher", distillation__alpha=0))
     with pytest.raises(UserError, match="no teacher to learn from"):
         parse(arguments(storage, unlabelled=storage / "texts.txt"))
     with pytest.raises(UserError, match="no teacher to learn from"):

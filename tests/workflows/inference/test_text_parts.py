@@ -61,6 +61,13 @@ def test_a_file_that_is_damaged_may_be_left_out(tmp_path):
     assert len(given.parts) == 1 and len(given.unreadable) == 1
     with pytest.raises(CorpusError, match="no file of texts"):
         find_input(settings("docs://json"), {"text_column": "text"})
+    with pytest.raises(CorpusError, match="lines of text have no column of ids"):
+        find_input(settings(inputs[1], id_column="id"), {"text_column": "text"})
+    (tmp_path / "c.jsonl").write_text('{"text": "ba", "id": 1}\n')
+    mixed = find_input(
+        settings(*inputs[1:], tmp_path / "c.jsonl", id_column="id"), {"text_column": "text"}
+    )
+    assert len(mixed.parts) == 2
 
 
 def test_what_parts_came_to_is_added_up():

@@ -16,7 +16,6 @@ from workflows.reporting.render import (
     Row,
     Section,
     Table,
-    finite,
     html,
     markdown,
     markdown_text,
@@ -101,12 +100,6 @@ def test_files_are_written_and_figures_that_are_gone_removed(tmp_path):
     write_report(Page("title", "verdict"), tmp_path, outdated=["curve.svg"])
     assert {each.name for each in tmp_path.iterdir()} == {
         "report.html", "report.md", "other.svg"
-    }  # fmt: skip
-
-
-def test_json_has_no_infinities():
-    assert finite({"a": [1.5, math.nan], 2: (math.inf,), "c": "text"}) == {
-        "a": [1.5, None], "2": [None], "c": "text"
     }  # fmt: skip
 
 
