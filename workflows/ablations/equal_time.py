@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,52 @@ _SECONDS = 30.0
 """Of each phase of each variant."""
 
 
+@dataclass(frozen=True)
+class TimedPhase:
+    """A phase of a variant of equal time; `seconds` are those that a step took when measured."""
+
+    sequence_length: int
+    steps: int
+    seconds: float
+
+
+def seconds_until(step: int, phases: Sequence[TimedPhase]) -> float:
+    """The seconds that the first steps take, by those of a step of each phase."""
+    seconds = 0.0
+    for phase in phases:
+        seconds += min(step, phase.steps) * phase.seconds
+        step -= min(step, phase.steps)
+    return seconds
+
+
 def of_equal_time(
     settings: AblateSettings,
     folder: RunFolder,
-    variants: Sequence[tuple[Variant, PretrainSettings]],
+    variants: Sequence[Variant],
+    to_train: Sequence[PretrainSettings],
     shards: Path,
-) -> list[PretrainSettings]:
-    """The settings of the variants with as many steps as take `settings.minutes`.
+) -> list[tuple[PretrainSettings, tuple[TimedPhase, ...]]]:
+    """The settings of the variants with as many steps as take `settings.minutes`, and their phases.
 
-    Phases keep their shares of the steps. What is not there yet is measured on the cluster.
+    Phases keep their shares of the steps. What is not there yet is measured on the cluster. Without
+    `minutes` the settings are as given, with no phases.
     """
-    assert settings.minutes is not None
+    if settings.minutes is None:
+        return [(each, ()) for each in to_train]
     path = folder.path / _FILE
     known = read_json_object(path, is_optional=True)
-    for variant, each in variants:
+    for variant, each in zip(variants, to_train, strict=True):
         if variant.name not in known:
             known[variant.name] = _measured(each, shards, settings.gpus_per_trial)
             write_atomically(path, json.dumps(known, indent=1) + "\n")
-    timed = [
-        with_minutes(each, known[variant.name], settings.minutes) for variant, each in variants
-    ]
-    for (variant, _), each in zip(variants, timed, strict=True):
-        seconds = 60 * settings.minutes / each.total_steps
-        print(f"timing   {variant.title}: {seconds:.3f} s a step, {each.total_steps:,} steps")
+    timed = []
+    for variant, each in zip(variants, to_train, strict=True):
+        longer = with_minutes(each, known[variant.name], settings.minutes)
+        seconds = 60 * settings.minutes / longer.total_steps
+        print(f"timing   {variant.title}: {seconds:.3f} s a step, {longer.total_steps:,} steps")
+        pairs = zip(longer.phases, known[variant.name], strict=True)
+        phases = (TimedPhase(phase.sequence_length, phase.steps, took) for phase, took in pairs)
+        timed.append((longer, tuple(phases)))
     return timed
 
 

@@ -10,7 +10,7 @@ from pretraining_runs import Channel, worker_threads
 
 from workflows.ablations import equal_time
 from workflows.ablations.ablation import opened_ablation
-from workflows.ablations.equal_time import with_minutes
+from workflows.ablations.equal_time import TimedPhase, with_minutes
 from workflows.ablations.held_out import equal_time_verdict, minutes_curve
 from workflows.ablations.report import write_ablation_report
 from workflows.ablations.studies import chosen_variants, variant_settings
@@ -106,16 +106,55 @@ def test_steps_are_measured_on_the_cluster(block_settings, ray_cluster, monkeypa
     assert 0 < first < 30 and 0 < second < 30
 
 
-def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
+def of_an_hour(curves, phases):
+    """Variants of the study objective that trained for an hour each, by their losses by step."""
     made_up = objective()
-    curves = ((100, 4.0), (200, 3.0)), ((100, 2.9), (200, 2.5))
-    figures = [{"heldout/masked_token_loss": curve[-1][1]} for curve in curves]
-    first, second = (
-        replace(variant, curve=curve, figures=figure, seconds=3600.0)
-        for variant, curve, figure in zip(made_up.variants[:2], curves, figures, strict=True)
-    )
-    outcome = replace(made_up, variants=(first, second), minutes=60.0)
+    variants = [
+        replace(
+            variant,
+            curve=tuple(curve),
+            figures={"heldout/masked_token_loss": curve[-1][1]},
+            seconds=3600.0,
+            phases=phases,
+        )
+        for variant, curve in zip(made_up.variants, curves, strict=False)
+    ]
+    return replace(made_up, variants=tuple(variants), minutes=60.0)
+
+
+ONE_PHASE = (TimedPhase(128, 200, 18.0),)
+
+
+def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
+    outcome = of_an_hour([[(100, 4.0), (200, 3.0)], [(100, 2.9), (200, 2.5)]], ONE_PHASE)
+    first, second = outcome.variants
     said = equal_time_verdict(outcome)
     assert said.startswith("after 60 minutes each, ") and "nats a token" in said
-    assert said.endswith(f"{second.title} is there after 30 minutes")
-    assert equal_time_verdict(replace(outcome, minutes=None)) == ""
+    assert f"{second.title} has the 3.0000 of {first.title} after 30 minutes" in said
+    of_equal_steps = [replace(variant, phases=()) for variant in outcome.variants]
+    assert equal_time_verdict(replace(outcome, variants=tuple(of_equal_steps), minutes=None)) == ""
+
+
+def test_losses_of_other_questions_are_not_compared():
+    outcome = of_an_hour(
+        [[(100, 4.0), (200, 3.0)], [(100, 2.9), (200, 2.5)], [(100, 1.2), (200, 1.1)]], ONE_PHASE
+    )
+    first, second, third = outcome.variants
+    assert first.question == second.question != third.question
+    said = equal_time_verdict(outcome)
+    assert f"{third.title} 1.1000" in said and "compare only between" in said
+    assert f"; {second.title} has the 3.0000" in said and f"; {third.title} has" not in said
+
+
+def test_minutes_are_those_of_the_phase_that_a_step_is_of():
+    phases = (TimedPhase(128, 200, 0.1), TimedPhase(512, 100, 0.8))  # 20 seconds, then 80
+    curve = [(100, 4.0), (200, 2.9), (250, 2.8), (300, 2.5)]
+    outcome = of_an_hour([[*curve[:-1], (300, 2.95)], curve], phases)
+    assert [round(minutes, 6) for minutes, _ in minutes_curve(outcome.variants[1])] == [
+        6,
+        12,
+        36,
+        60,
+    ]
+    said = equal_time_verdict(outcome)
+    assert said.endswith("after 36 minutes"), "rows of 128 tokens are others than rows of 512"
