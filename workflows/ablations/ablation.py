@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 
 import yaml
@@ -30,6 +29,7 @@ from workflows.ablations.studies import (
     CONTROL,
     Variant,
     chosen_variants,
+    on_its_text,
     shape_of,
     shape_text,
     variant_settings,
@@ -390,7 +390,7 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     to_train = [variant_settings(settings, variant) for variant in variants]
     if settings.control is not None:
         to_train = [
-            _on_its_text(variant, each, prepared, settings.control)
+            on_its_text(variant, each, prepared, settings.control)
             for variant, each in zip(variants, to_train, strict=True)
         ]
     starts = [find_start(each, storage) for each in to_train]
@@ -411,7 +411,8 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     with ExitStack() as opened:
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
-        timed = of_equal_time(settings, folder, variants, to_train, prepared)
+        models = zip(variants, to_train, starts, strict=True)
+        timed = of_equal_time(settings, folder, list(models), prepared, storage)
         planned = [
             PlannedVariant(
                 opened.enter_context(
@@ -426,15 +427,6 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         ]
         write_atomically(folder.settings, _settings_text(settings))
         yield Ablation(settings, storage, folder, shards, planned, start)
-
-
-def _on_its_text(
-    variant: Variant, settings: PretrainSettings, domain: Path, control: Path
-) -> PretrainSettings:
-    """With the text that a variant of an adaptation reads; the other one is measured, too."""
-    text, other = (control, domain) if variant.name == CONTROL else (domain, control)
-    evaluation = settings.evaluation.model_copy(update={"other": other})
-    return settings.model_copy(update={"shards": text, "evaluation": evaluation})
 
 
 def fewest_layers(variants: Sequence[PretrainSettings]) -> int:

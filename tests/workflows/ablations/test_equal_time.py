@@ -6,8 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from ablation_runs import ablation_settings, objective, write_inputs
-from pretraining_runs import Channel, worker_threads
+from pretraining_runs import Channel, worker_threads, write_corpus
 
+from bert_core.config import SIZES
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.pretraining import compute_loss
+from bert_core.special_tokens import num_embeddings
+from bert_core.tokenizer import load_tokenizer
 from workflows.ablations import equal_time
 from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.equal_time import TimedPhase, with_minutes
@@ -55,11 +61,13 @@ def test_both_blocks_are_trained_for_the_same_time_and_compared(
 ):
     storage = open_storage(str(tmp_path))
 
-    def measured(settings, shards, _):  # what a task of Ray does, in this process
+    def measured(settings, shards, models, _):  # what a task of Ray does, in this process
         values = settings.model_dump(mode="json")
         with worker_threads():
             phases = range(len(settings.phases))
-            return [equal_time._time_steps(values, number, shards, 1, 0.1) for number in phases]
+            return [
+                equal_time._time_steps(values, number, shards, models, 1, 0.1) for number in phases
+            ]
 
     monkeypatch.setattr(equal_time, "_measured", measured)
     with opened_ablation(block_settings, storage) as ablation:
@@ -102,7 +110,7 @@ def test_steps_are_measured_on_the_cluster(block_settings, ray_cluster, monkeypa
     settings = block_settings.model_copy(update={"phases": phases})
     _, modern = chosen_variants("block", settings, [])
     settings = variant_settings(settings, modern)
-    first, second = equal_time._measured(settings, block_settings.shards, 1.0)
+    first, second = equal_time._measured(settings, block_settings.shards, (None, None), 1.0)
     assert 0 < first < 30 and 0 < second < 30
 
 
@@ -120,6 +128,54 @@ def of_an_hour(curves, phases):
         for variant, curve in zip(made_up.variants, curves, strict=False)
     ]
     return replace(made_up, variants=tuple(variants), minutes=60.0)
+
+
+def saved_model(tokenizer, folder, **changes):
+    config = SIZES["tiny"].model_copy(update={"vocab_size": num_embeddings(tokenizer), **changes})
+    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, "# A card\n")
+    return folder
+
+
+def test_steps_are_measured_with_the_teacher(tmp_path, monkeypatch):
+    inputs = write_inputs(tmp_path / "inputs")
+    teacher = saved_model(load_tokenizer(inputs / "corpus"), tmp_path / "teacher")
+    settings = ablation_settings(
+        tmp_path, inputs, study="masking_rate", minutes=0.05, variants="0.15", teacher=teacher
+    )
+    monkeypatch.setattr(equal_time, "_measured", lambda *given: asked.append(given) or [0.1])
+    asked = []
+    with opened_ablation(settings, open_storage(str(tmp_path))):
+        ((each, shards, models, _),) = asked
+    assert models == (None, teacher)
+    opened = []
+    monkeypatch.setattr(
+        "workflows.pretraining.worker._loss",
+        lambda *given: opened.append(given[-1]) or compute_loss,
+    )
+    with worker_threads():
+        equal_time._time_steps(each.model_dump(mode="json"), 0, shards, models, 1, 0.01)
+    assert opened == [teacher]
+
+
+def test_a_start_model_is_measured_as_it_is(tmp_path, monkeypatch):
+    inputs = write_inputs(tmp_path / "inputs")
+    tokenizer = load_tokenizer(inputs / "corpus")
+    shape = {"num_hidden_layers": 1, "max_position_embeddings": 32}
+    start = saved_model(tokenizer, tmp_path / "start", **shape)
+    write_corpus(tmp_path / "other", seed=11, num_documents=60, tokenizer=tokenizer)
+    settings = ablation_settings(
+        tmp_path,
+        inputs,
+        study="adaptation",
+        preset="adapt",
+        minutes=1,
+        start_from=start,
+        control=tmp_path / "other",
+    )
+    monkeypatch.setattr(equal_time, "_measured", lambda *_: [0.1])
+    with opened_ablation(settings, open_storage(str(tmp_path))) as ablation:
+        steps = {each.variant.name: each.job.settings.total_steps for each in ablation.variants}
+    assert steps == {"start": 1, "adapted": 600, "control": 600, "scratch": 600}
 
 
 ONE_PHASE = (TimedPhase(128, 200, 18.0),)
