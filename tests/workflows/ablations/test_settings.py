@@ -219,6 +219,23 @@ def test_parts_of_a_recipe_have_the_same_steps_and_are_measured_alike():
     assert found["masks"].rows.masked_share == 0.3
 
 
+def test_batches_grow_to_those_of_their_own_phase():
+    last = '{"sequence_length": 64, "steps": 5, "global_batch_size": 16}'
+    phases = f'[{{"sequence_length": 64, "steps": 10}}, {last}]'
+    settings = settings_of("--phases", phases, "--batch.global_batch_size", "64")
+    growing = chosen_variants("recipe", settings, ("growing_batches",))[-1]
+    sizes = [each.global_batch_size for each in variant_settings(settings, growing).batches]
+    assert sizes == [16, 64, 4, 16]
+
+
+@pytest.mark.parametrize(("preset", "other"), [("quickstart", "packed"), ("small", "padded")])
+def test_rows_are_packed_where_they_were_padded_and_the_other_way(preset, other):
+    settings = settings_of("--preset", preset)
+    variant = chosen_variants("recipe", settings, (other,))[-1]
+    assert (variant.name, variant.title) == (other, f"{other} rows")
+    assert variant_settings(settings, variant).batch.packed == (other == "packed")
+
+
 def test_variants_of_a_recipe_mask_more_than_is_trained_whatever_is_held_out():
     settings = PretrainSettings(rows={"masked_share": 0.3}, evaluation={"masked_share": 0.15})
     variants = find_study("recipe").variants(settings)
