@@ -157,7 +157,7 @@ class BatchSettings(BaseModel):
 class OptimizerSettings(BaseModel):
     """The optimizer; the defaults are the paper's (Devlin et al. 2018, A.2)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Literal["adamw", "lamb", "stableadamw"] = Field(
         default="adamw",
@@ -189,6 +189,7 @@ class OptimizerSettings(BaseModel):
     max_gradient_norm: float = Field(
         default=1.0,
         gt=0,
+        allow_inf_nan=True,  # infinity clips nothing
         description="global L2 norm above which gradients are clipped",
     )
 
@@ -233,7 +234,7 @@ class PretrainingOptimizerSettings(OptimizerSettings):
 class _Changes(BaseModel):
     """Settings that change nothing by default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
     def changed(self) -> list[str]:

@@ -36,7 +36,7 @@ DOCUMENTATION = "docs://"
 class LearningSettings(BaseModel):
     """How every task is learned from every encoder; several seeds show what a seed alone does."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(default=3, ge=1, description="passes over the training examples")
     batch_size: int = Field(default=32, ge=1, description="examples per step")

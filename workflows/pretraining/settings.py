@@ -113,6 +113,7 @@ class PretrainSettings(RunSettings):
             Phase(sequence_length=128, steps=900_000),
             Phase(sequence_length=512, steps=100_000),
         ],
+        min_length=1,
         description="sequence lengths and steps, in order; one schedule for all. A phase may have"
         " its own global_batch_size, micro_batch_size, masked_share and global_rope_theta",
     )

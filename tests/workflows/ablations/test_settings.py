@@ -48,6 +48,10 @@ def sweep_of(settings, *, fewest_layers=2):
         (["--variants", "mlm", "ltr"], "unknown variant: --variants ltr (one of mlm_nsp, mlm,"),
         (["--tracking.register_as", "bert"], "an ablation registers no model"),
         (["--finetuning.epoch", "3"], "unknown setting, did you mean finetuning.epochs"),
+        (["--minutes", "inf"], "finite number: --minutes"),
+        (["--gpus_per_trial", "inf"], "finite number: --gpus_per_trial"),
+        (["--finetuning.peak_learning_rate", "inf"], "finite number: --finetuning.peak_learning"),
+        (["--phases", "[]"], "at least 1 item"),
         (["--finetuning.epochs", "0"], "greater than or equal to 1: --finetuning.epochs"),
     ],
 )

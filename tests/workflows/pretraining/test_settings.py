@@ -217,6 +217,9 @@ def test_what_cannot_train_is_refused():
     refused("12 attention heads cannot share a width of 100", model={"hidden_size": 100} | HEADS)
     refused("are more than 1 together", rows={"mask_token_share": 0.95})
     refused("pattern", name="a/b")
+    refused("finite", model={"block": "modern", "global_rope_theta": float("inf")})
+    refused("finite", cluster={"cpus_per_worker": float("inf")})
+    refused("finite", teacher="model", distillation={"temperature": float("inf")})
     tpu = {"use_gpu": False, "tpu": "v5e", "topology": "2x2"}
     modern, short = {"block": "modern"}, {"sequence_length": 64, "steps": 1}
     refused("reads one text, both ways", model=modern, rows={"input_format": "segment_pair"})
