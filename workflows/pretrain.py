@@ -34,6 +34,7 @@ from workflows.pretraining.settings import (
     AdaptSettings,
     PretrainSettings,
     lower_micro_batch,
+    refuse_unfit_warmup,
 )
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
@@ -46,7 +47,9 @@ main = command(lambda given: pretrain(parse(given)) is not None)
 def parse(arguments: Sequence[str]) -> PretrainSettings:
     """The settings: those of an adaptation, or of pre-training."""
     kind = AdaptSettings if given_option(arguments, "preset") == ADAPT else PretrainSettings
-    return parse_command_line(kind, arguments)
+    settings = parse_command_line(kind, arguments)
+    refuse_unfit_warmup(settings)
+    return settings
 
 
 def pretrain(settings: PretrainSettings) -> RunFolder | None:

@@ -24,7 +24,7 @@ from workflows.ablations.studies import (
     shape_of,
 )
 from workflows.finetuning.settings import rate_for, settings_class
-from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.settings import PretrainSettings, refuse_unfit_warmup
 from workflows.settings import given_option, parse_command_line, validated
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.training.run_settings import CheckpointSettings, TrackingSettings
@@ -175,6 +175,7 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
     settings = parse_command_line(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     _refuse_unfit_controls(settings)
+    refuse_unfit_warmup(settings)
     chosen_variants(settings.study, settings, settings.variants)
     learned_tasks(settings)
     return settings

@@ -4,6 +4,7 @@ from pydantic import ValidationError
 from bert_core.config import SIZES, ModernConfig
 from bert_core.errors import UserError
 from bert_core.settings import BINS_VERSION, RowSettings
+from workflows.pretrain import parse
 from workflows.pretraining.sections import ModelSettings, Phase, described_phases
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
@@ -315,3 +316,35 @@ def test_what_differs_from_the_paper_is_described(rows, text):
     settings = RowSettings(**rows)
     assert settings.described == text
     assert settings.are_the_papers == (not rows)
+
+
+def short(*arguments):
+    return parse(
+        ["--preset", "base", "--phases", '[{"sequence_length":128,"steps":100}]', *arguments]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--optimizer.warmup_steps 10000"),
+        (["--optimizer.warmup_steps", "100"], "--optimizer.warmup_steps 100"),
+        (["--optimizer.warmup_share", "0.999"], "--optimizer.warmup_share 0.999"),
+        (
+            ["--optimizer.warmup_steps", "91", "--optimizer.schedule", "wsd"],
+            "lower --optimizer.decay_share",
+        ),
+    ],
+)
+def test_a_learning_rate_that_never_comes_to_its_peak_is_refused(arguments, named):
+    with pytest.raises(UserError) as caught:
+        short(*arguments)
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_warmup_may_take_all_steps_but_one_or_the_decay():
+    assert short("--optimizer.warmup_steps", "99").warmup_steps == 99
+    assert short("--optimizer.warmup_share", "0.06").warmup_steps == 6
+    wsd = ("--optimizer.warmup_steps", "90", "--optimizer.schedule", "wsd")
+    assert short(*wsd).warmup_steps == 90
+    assert short("--decay_from", "checkpoint").warmup_steps == 0
