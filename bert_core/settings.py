@@ -79,12 +79,15 @@ class RowSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _only_masks_are_shared_out(self) -> Self:
+    def _no_share_is_ignored(self) -> Self:
         """A sweep would train the same model twice."""
         fields = type(self).model_fields
         changed = [name for name in _OF_MASKING if getattr(self, name) != fields[name].default]
         if self.objective == "left_to_right" and changed:
             raise ValueError(f"left_to_right masks nothing: leave out {', '.join(changed)}")
+        shortens = self.short_row_share != fields["short_row_share"].default
+        if self.input_format == "full_sentences" and shortens:
+            raise ValueError("full_sentences has no short rows: leave out short_row_share")
         return self
 
     @property

@@ -26,6 +26,7 @@ from workflows.pretraining.job import (
     described_pieces,
     find_start,
     find_teacher,
+    parse_pretraining,
     refuse_another_tokenizer,
 )
 from workflows.pretraining.sections import described_phases
@@ -34,11 +35,10 @@ from workflows.pretraining.settings import (
     AdaptSettings,
     PretrainSettings,
     lower_micro_batch,
-    refuse_unfit_warmup,
 )
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
-from workflows.settings import given_option, parse_command_line, settings_hash
+from workflows.settings import given_option, settings_hash
 from workflows.training.job import train_and_register
 
 main = command(lambda given: pretrain(parse(given)) is not None)
@@ -47,9 +47,7 @@ main = command(lambda given: pretrain(parse(given)) is not None)
 def parse(arguments: Sequence[str]) -> PretrainSettings:
     """The settings: those of an adaptation, or of pre-training."""
     kind = AdaptSettings if given_option(arguments, "preset") == ADAPT else PretrainSettings
-    settings = parse_command_line(kind, arguments)
-    refuse_unfit_warmup(settings)
-    return settings
+    return parse_pretraining(kind, arguments)
 
 
 def pretrain(settings: PretrainSettings) -> RunFolder | None:

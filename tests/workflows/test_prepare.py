@@ -89,6 +89,14 @@ def test_the_command_line_is_checked(tmp_path, capsys):
         capsys, output, *bytes_of, "--alphabet_coverage", 0.9
     )
     assert "no tokenizer is trained" in refused(capsys, output, *bytes_of, "--tokenizer", tmp_path)
+    given = ["--text", path, "--tokenizer", tmp_path]
+    for option in (
+        ["--vocabulary_size", 9000],
+        ["--cased"],
+        ["--alphabet_coverage", 0.9],
+        ["--tokenizer_sample_bytes", 10],
+    ):
+        assert f"leave out {option[0]}" in refused(capsys, output, *given, *option)
 
 
 def test_input_that_cannot_be_used_is_refused_before_anything_starts(tmp_path, capsys):

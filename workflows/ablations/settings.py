@@ -24,8 +24,9 @@ from workflows.ablations.studies import (
     shape_of,
 )
 from workflows.finetuning.settings import rate_for, settings_class
-from workflows.pretraining.settings import PretrainSettings, refuse_unfit_warmup
-from workflows.settings import given_option, parse_command_line, validated
+from workflows.pretraining.job import parse_pretraining
+from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import given_names, given_option, validated
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.training.run_settings import CheckpointSettings, TrackingSettings
 
@@ -172,19 +173,16 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
     study = given_option(arguments, "study")
     if study is not None:  # first: together with the others' such a value may be wrong as well
         _refuse_varied_fields(study, arguments)
-    settings = parse_command_line(AblateSettings, arguments)
+    settings = parse_pretraining(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     _refuse_unfit_controls(settings)
-    refuse_unfit_warmup(settings)
     chosen_variants(settings.study, settings, settings.variants)
     learned_tasks(settings)
     return settings
 
 
 def _refuse_varied_fields(study: str, arguments: Sequence[str]) -> None:
-    given = {
-        argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments
-    }
+    given = given_names(arguments)
     for field in find_study(study).fields:
         if field in given:
             remedy = f"leave it out: --study {study} sets it for each variant"

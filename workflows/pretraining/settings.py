@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.config import ModelConfig
-from bert_core.errors import UserError
 from bert_core.settings import (
     BINS_VERSION,
     BatchSettings,
@@ -443,26 +442,6 @@ class AdaptSettings(PretrainSettings):
     start_from: str = Field(  # pyright: ignore - frozen, so it may narrow
         description=PretrainSettings.model_fields["start_from"].description
     )
-
-
-def refuse_unfit_warmup(settings: PretrainSettings) -> None:
-    """Raises `UserError` for a new run whose warm-up leaves no step after it, or meets the decay.
-
-    The settings of older runs, of which some have such a warm-up, are still read.
-    """
-    optimizer, total = settings.optimizer, settings.total_steps
-    warmup, decay = settings.warmup_steps, 0
-    if optimizer.schedule == "wsd":
-        decay = max(1, round(optimizer.decay_share * total))
-    if warmup + decay > total or warmup == total:
-        where = f"--optimizer.warmup_steps {optimizer.warmup_steps}"
-        if optimizer.warmup_share is not None:
-            where = f"--optimizer.warmup_share {optimizer.warmup_share:g}"
-        falls = f", and a decay of {decay:,}" if decay else ""
-        less = " or lower --optimizer.decay_share" if decay else ""
-        what = f"a warm-up of {warmup:,} steps{falls}, in a run of {total:,}"
-        remedy = f"give --optimizer.warmup_share, such as 0.06{less}, or more steps in --phases"
-        raise UserError(what, where, remedy)
 
 
 def out_of_memory_remedy(settings: PretrainSettings) -> str:

@@ -219,6 +219,8 @@ def test_what_cannot_train_is_refused():
     refused("are more than 1 together", rows={"mask_token_share": 0.95})
     refused("pattern", name="a/b")
     refused("finite", model={"block": "modern", "global_rope_theta": float("inf")})
+    full = {"objective": "mlm", "input_format": "full_sentences"}
+    refused("leave out short_row_share", rows=full | {"short_row_share": 0.5})
     refused("finite", cluster={"cpus_per_worker": float("inf")})
     refused("finite", teacher="model", distillation={"temperature": float("inf")})
     tpu = {"use_gpu": False, "tpu": "v5e", "topology": "2x2"}
@@ -348,3 +350,36 @@ def test_a_warmup_may_take_all_steps_but_one_or_the_decay():
     wsd = ("--optimizer.warmup_steps", "90", "--optimizer.schedule", "wsd")
     assert short(*wsd).warmup_steps == 90
     assert short("--decay_from", "checkpoint").warmup_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["--shards", "shards", "--text", "texts"], "--text (leave it out"),
+        (["--shards", "shards", "--heldout_share", "0.2"], "--heldout_share (leave it out"),
+        (["--decay_from", "here", "--optimizer.warmup_steps", "3"], "--optimizer.warmup_steps"),
+        (["--decay_from", "here", "--optimizer.warmup-share=0.1"], "--optimizer.warmup_share"),
+        (
+            ["--optimizer.warmup_steps", "3", "--optimizer.warmup_share", "0.1"],
+            "--optimizer.warmup_steps --optimizer.warmup_share",
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(arguments, where):
+    with pytest.raises(UserError) as caught:
+        parse(arguments)
+    assert where in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_warmup_steps_that_are_given_win_over_the_share_of_a_preset():
+    adapt = ["--preset", "adapt", "--start_from", "model"]
+    assert parse(adapt).warmup_steps == 300
+    assert parse([*adapt, "--optimizer.warmup_steps", "100"]).warmup_steps == 100
+    assert parse([*adapt, "--optimizer.warmup_share", "0.1"]).warmup_steps == 500
+
+
+def test_settings_of_a_run_of_text_may_be_repeated_on_its_shards(tmp_path):
+    preset = tmp_path / "settings.yaml"
+    preset.write_text("{text: [texts], vocabulary_size: 500, optimizer: {warmup_steps: 9}}")
+    assert parse(["--preset", str(preset), "--shards", "shards"]).shards is not None
+    assert parse(["--preset", str(preset), "--decay_from", "here"]).warmup_steps == 0
