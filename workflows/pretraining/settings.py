@@ -233,8 +233,9 @@ class PretrainSettings(RunSettings):
 
     @model_validator(mode="after")
     def _every_worker_has_rows(self) -> Self:
-        workers = self.cluster.fewest_workers
-        rows = min(batch.global_batch_size for batch in self.batches)
+        cluster, rows = self.cluster, self.fewest_rows
+        # A slice of a TPU has all its hosts: `with_rows_for_every_worker` cannot leave some out.
+        workers = cluster.fewest_workers if cluster.tpu is None else cluster.most_workers
         if workers > rows:
             raise ValueError(
                 f"{workers} workers cannot share {rows} rows a step: raise "
@@ -295,6 +296,19 @@ class PretrainSettings(RunSettings):
         """The batch settings of each phase."""
         own = (phase.model_dump(include={*BatchSettings.model_fields}) for phase in self.phases)
         return [self.batch.model_copy(update=changes) for changes in own]
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows of a step of the phase with the smallest batch."""
+        return min(batch.global_batch_size for batch in self.batches)
+
+    def with_rows_for_every_worker(self) -> Self:
+        """These settings with no more workers, at most, than a step has rows in every phase."""
+        cluster, rows = self.cluster, self.fewest_rows
+        if cluster.most_workers <= rows:
+            return self
+        fewer = cluster.model_copy(update={"num_workers": (cluster.fewest_workers, rows)})
+        return self.model_copy(update={"cluster": fewer})
 
     def rows_of(self, phase: int) -> RowSettings:
         """The rows of a phase."""

@@ -243,6 +243,8 @@ def test_what_cannot_train_is_refused():
     refused("evaluation.masked_share", rows=left, evaluation={"masked_share": 0.3})
     few = [short, short | {"global_batch_size": 2}]
     refused("cannot share 2 rows a step", phases=few, cluster={"num_workers": 4})
+    slices = tpu | {"num_slices": [1, 4]}
+    refused("cannot share 2 rows a step", phases=few, cluster=slices, batch={"packed": False})
     refused("pattern", name="..")
     # A CPU has a kernel for it, and a range of workers may begin with few.
     PretrainSettings(batch=packed, name="wiki-2.1_a")
