@@ -258,13 +258,24 @@ def choose_sample(
     choice: NDArray[np.int8],
     sample_bytes: int,
 ) -> NDArray[np.bool_]:
-    """[documents] bool: the training documents with the lowest ranks, up to `sample_bytes`."""
+    """[documents] bool: the training documents with the lowest ranks, up to `sample_bytes`.
+
+    One that does not fit is left out, until nine tenths are full; there is one at least.
+    """
     candidates = np.flatnonzero(choice == TRAIN)
     order = candidates[np.argsort(_mixed(hashes[candidates], _SAMPLE_SALT), kind="stable")]
-    within = np.cumsum(sizes[order]) <= sample_bytes
-    within[:1] = True
+    chosen, fitting = order[:1], order
+    while len(fitting):
+        ends = np.cumsum(sizes[fitting])
+        count = int((ends <= sample_bytes).sum())
+        room = sample_bytes - (int(ends[count - 1]) if count else 0)
+        if count == len(fitting) or room <= sample_bytes // 10:
+            chosen = fitting[:count]
+            break
+        later = fitting[count:]
+        fitting = np.concatenate([fitting[:count], later[sizes[later] <= room]])
     sampled = np.zeros(len(hashes), dtype=np.bool_)
-    sampled[order[within]] = True
+    sampled[chosen] = True
     return sampled
 
 

@@ -174,6 +174,17 @@ def test_the_sample_is_of_the_whole_corpus_and_within_its_budget():
     assert choose_sample(hashes, sizes, choice, 1).sum() == 1
 
 
+@pytest.mark.parametrize("large", [190_000, 10**9])
+def test_a_large_document_leaves_the_sample_of_the_others(large):
+    hashes, sizes = some_hashes(3000), np.full(3000, 100, dtype=np.uint64)
+    choice = np.full(3000, TRAIN, dtype=np.int8)
+    for number in range(0, 3000, 300):
+        with_large = sizes.copy()
+        with_large[number] = large
+        sample = choose_sample(hashes, with_large, choice, 200_000)
+        assert 180_000 <= with_large[sample].sum() <= 200_000
+
+
 def test_the_sample_hangs_on_hashes_alone():
     hashes, sizes = some_hashes(1000), some_hashes(1000, 1) % np.uint64(500)
     choice = choose_documents(hashes, 0.1)
