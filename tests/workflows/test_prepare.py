@@ -423,6 +423,18 @@ def plan(folder, parts, **settings):
     return Preparation(output=output, work=output / "work", parts=parts, **(values | settings))
 
 
+def test_unfinished_work_of_an_older_version_is_not_mixed_with_new(tmp_path):
+    (tmp_path / "encoded").mkdir()
+    (tmp_path / "encoded" / "000000-00000.json").write_text("{}")
+    for name in ("plan.json", "lock", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    preparation.discard_older_work(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "lock", "version"}
+    (tmp_path / "encoded").mkdir()
+    preparation.discard_older_work(tmp_path)
+    assert (tmp_path / "encoded").is_dir(), "it is of this version"
+
+
 @pytest.mark.ray
 def test_all_steps_in_order(tmp_path, ray_cluster):
     texts = [f"Document {n} of {n % 7} words. It says no more.\n\n" for n in range(60)]
