@@ -81,12 +81,15 @@ class RowSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _only_masks_are_shared_out(self) -> Self:
+    def _no_share_is_ignored(self) -> Self:
         """A sweep would train the same model twice."""
         fields = type(self).model_fields
         changed = [name for name in _OF_MASKING if getattr(self, name) != fields[name].default]
         if self.objective == "left_to_right" and changed:
             raise ValueError(f"left_to_right masks nothing: leave out {', '.join(changed)}")
+        shortens = self.short_row_share != fields["short_row_share"].default
+        if self.input_format == "full_sentences" and shortens:
+            raise ValueError("full_sentences has no short rows: leave out short_row_share")
         return self
 
     @property
@@ -159,7 +162,7 @@ class BatchSettings(BaseModel):
 class OptimizerSettings(BaseModel):
     """The optimizer; the defaults are the paper's (Devlin et al. 2018, A.2)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Literal["adamw", "lamb", "stableadamw"] = Field(
         default="adamw",
@@ -191,6 +194,7 @@ class OptimizerSettings(BaseModel):
     max_gradient_norm: float = Field(
         default=1.0,
         gt=0,
+        allow_inf_nan=True,  # infinity clips nothing
         description="global L2 norm above which gradients are clipped",
     )
 
@@ -235,7 +239,7 @@ class PretrainingOptimizerSettings(OptimizerSettings):
 class _Changes(BaseModel):
     """Settings that change nothing by default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
     def changed(self) -> list[str]:

@@ -24,6 +24,7 @@ _FRESH = "give another --output, or --fresh to start over"
 
 WORK_NAME = ".preparing"
 PLAN_NAME = "plan.json"
+LOCK_NAME = "lock"
 
 
 class WorkKeptError(UserError):
@@ -129,7 +130,7 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
     existed = output.exists()
     try:
         work.mkdir(parents=True, exist_ok=True)
-        (work / "lock").touch()
+        (work / LOCK_NAME).touch()
     except OSError as error:
         what = f"cannot write ({error.strerror})"
         raise UserError(what, str(output), "give another --output") from error
@@ -138,7 +139,7 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
         remedy = "wait for the other process, or give another --output"
         raise UserError("being prepared by another process", str(output), remedy)
 
-    with locked(work / "lock", give_up):
+    with locked(work / LOCK_NAME, give_up):
         _write_plan(work, plan)
         try:
             yield work

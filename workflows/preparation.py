@@ -49,8 +49,12 @@ from bert_core.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import TokenizerKind, train_tokenizer
 from workflows.clusters.tasks import run_tasks
 from workflows.corpus_report import REPORT_NAME, corpus_page
+from workflows.output_folder import LOCK_NAME, PLAN_NAME
 from workflows.progress import ProgressLine
 from workflows.reporting.render import Page, html
+
+_WORK_VERSION = "2"
+"""Of what unfinished work holds; before 2 long sentences were not cut."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Preparation:
 
 def run(plan: Preparation) -> ShardIndex:
     """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""
+    discard_older_work(plan.work)
     units = list(group_parts(plan.parts))
     num_short = _read_evaluation_data(plan)  # first: it may be wrong, and takes seconds
     records = _scan(plan, units)
@@ -111,6 +116,19 @@ def run(plan: Preparation) -> ShardIndex:
     vocab_size = _provide_tokenizer(plan, corpus)
     encoded = _encode(plan, corpus, vocab_size)
     return _finish(plan, corpus, encoded, units, records, vocab_size, screened)
+
+
+def discard_older_work(work: Path) -> None:
+    """Empties a folder of unfinished work of an older version, whose pieces are of other shards."""
+    version = work / "version"
+    if version.is_file() and version.read_text() == _WORK_VERSION:
+        return
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (PLAN_NAME, LOCK_NAME):
+            path.unlink()
+    write_atomically(version, _WORK_VERSION)
 
 
 def _read_evaluation_data(plan: Preparation) -> dict[str, int]:

@@ -45,6 +45,10 @@ _LATER_OPTIONS = (
     "near_duplicates",
     "report",
 )
+_OF_TRAINING = ("vocabulary_size", "cased", "alphabet_coverage")
+"""What a tokenizer has that is trained, besides its kind and its sample."""
+_SAMPLE = "tokenizer_sample_bytes"
+"""New pieces are learned from it, too."""
 _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
 
@@ -183,10 +187,13 @@ class PrepareSettings(CommandLineSettings):
 
     @model_validator(mode="after")
     def _what_is_trained_has_these(self) -> Self:
-        if self.tokenizer_kind != "wordpiece" and self.tokenizer is not None:
-            raise ValueError("no tokenizer is trained: leave out --tokenizer_kind, or --tokenizer")
-        coverage = type(self).model_fields["alphabet_coverage"].default
-        if self.tokenizer_kind == "bpe" and self.alphabet_coverage != coverage:
+        fields = type(self).model_fields
+        of_training = ["tokenizer_kind", *_OF_TRAINING]
+        of_training += [] if self.new_pieces else [_SAMPLE]
+        changed = [name for name in of_training if getattr(self, name) != fields[name].default]
+        if self.tokenizer is not None and changed:
+            raise ValueError(f"no tokenizer is trained: leave out --{changed[0]}, or --tokenizer")
+        if self.tokenizer_kind == "bpe" and "alphabet_coverage" in changed:
             raise ValueError("bytes make up all characters: leave out --alphabet_coverage")
         return self
 
@@ -251,8 +258,7 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
         files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
-        trained = ["vocabulary_size", "cased", "alphabet_coverage"]
-        trained += [] if settings.new_pieces else ["tokenizer_sample_bytes"]
+        trained = [*_OF_TRAINING, *([] if settings.new_pieces else [_SAMPLE])]
         values |= dict.fromkeys(trained)
     if values["tokenizer_kind"] == "wordpiece":
         del values["tokenizer_kind"]

@@ -26,6 +26,7 @@ from workflows.pretraining.job import (
     described_pieces,
     find_start,
     find_teacher,
+    parse_pretraining,
     refuse_another_tokenizer,
 )
 from workflows.pretraining.sections import described_phases
@@ -37,7 +38,7 @@ from workflows.pretraining.settings import (
 )
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
-from workflows.settings import given_option, parse_command_line, settings_hash
+from workflows.settings import given_option, settings_hash
 from workflows.training.job import train_and_register
 
 main = command(lambda given: pretrain(parse(given)) is not None)
@@ -46,7 +47,7 @@ main = command(lambda given: pretrain(parse(given)) is not None)
 def parse(arguments: Sequence[str]) -> PretrainSettings:
     """The settings: those of an adaptation, or of pre-training."""
     kind = AdaptSettings if given_option(arguments, "preset") == ADAPT else PretrainSettings
-    return parse_command_line(kind, arguments)
+    return parse_pretraining(kind, arguments)
 
 
 def pretrain(settings: PretrainSettings) -> RunFolder | None:
@@ -100,6 +101,7 @@ def opened_pretraining(
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     adopt = None if remote is None else remote.adopt
+    settings = settings.with_rows_for_every_worker()
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
         job = PretrainingJob(settings, storage, folder, shards, remote, start=start)
         job.teacher = teacher
@@ -212,10 +214,19 @@ def announce(
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
         *([] if settings.rows.are_the_papers else [f"rows     {settings.rows.described}"]),
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",
+        *workers_note(settings),
         *packing_note(settings),
         *label_note(settings, shards),
     ]
     print("\n".join(lines), flush=True)
+
+
+def workers_note(settings: PretrainSettings) -> list[str]:
+    """A line where a step has fewer rows than there may be workers; else none."""
+    rows = settings.fewest_rows
+    if settings.cluster.most_workers <= rows:
+        return []
+    return [f"workers  at most {rows}: a step has {rows} rows in the phase with the fewest"]
 
 
 def packing_note(settings: PretrainSettings) -> list[str]:

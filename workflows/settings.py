@@ -240,6 +240,15 @@ def given_option(arguments: Sequence[str], name: str) -> str | None:
     return value
 
 
+def given_names(arguments: Sequence[str]) -> set[str]:
+    """The names of the options of a command line, also where written `--some-field=value`."""
+    return {
+        argument.partition("=")[0].removeprefix("--").replace("-", "_")
+        for argument in arguments
+        if argument.startswith("--")
+    }
+
+
 MODEL_PLACES = "a model folder, models:/NAME@ALIAS, hf://OWNER/NAME, or a run name"
 """What every option of a model takes."""
 

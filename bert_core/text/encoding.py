@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from tokenizers import Tokenizer
 
 from bert_core.special_tokens import SPECIAL_TOKENS, special_token_ids, special_tokens
-from bert_core.word_marks import behind_spaces
+from bert_core.word_marks import begins_word, behind_spaces, word_marks
 
 _MOST_CHARACTERS = 1 << 14
 _WIDE_SPACE = r"[^\S\x00-\x7f]"
@@ -74,6 +74,12 @@ _WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]|\n")
 """Words, ASCII punctuation, and the end of a sentence."""
 
 
+MOST_TOKENS = 256
+"""Of a sentence, or it is cut: of longer ones a row of 128 tokens would hold less than half."""
+_PIECE_TOKENS = 30
+"""Of a piece of such a sentence, about: as of a usual one, and four fill a row of 128."""
+
+
 class SentenceEncoder:
     """Gives the ids that `tokenizer.encode` gives behind a space, without special tokens.
 
@@ -90,6 +96,7 @@ class SentenceEncoder:
         self._tokenizer = _of_plain_text(tokenizer)
         self._dtype = np.dtype(dtype)
         self._by_word = _words_stand_alone(tokenizer)
+        self._whole_tokenizer = tokenizer
         special = special_token_ids(tokenizer)
         self.unknown_id = special.unk
         self._end = special.pad  # no text is encoded to [PAD]
@@ -109,6 +116,23 @@ class SentenceEncoder:
             np.concatenate([np.zeros(0, self._dtype), *(tokens for tokens, _ in encoded)]),
             np.concatenate([np.zeros(0, np.int64), *(lengths for _, lengths in encoded)]),
         )
+
+    def cut(
+        self, tokens: NDArray[Any], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Cuts sentences of more than `MOST_TOKENS` at word starts: no row would hold them.
+
+        Takes what `encode` returns. Returns the lengths of all pieces in order, and how many
+        pieces each sentence has [sentences]; tokens stay as they are.
+        """
+        num_pieces = np.ones(len(lengths), dtype=np.int64)
+        ends, parts, done = np.cumsum(lengths), [], 0
+        for index in np.flatnonzero(lengths > MOST_TOKENS).tolist():
+            own = tokens[ends[index] - lengths[index] : ends[index]]
+            pieces = _piece_lengths(begins_word(own, word_marks(self._whole_tokenizer)))
+            parts += [lengths[done:index], pieces]
+            num_pieces[index], done = len(pieces), index + 1
+        return np.concatenate([*parts, lengths[done:]]), num_pieces
 
     def _encode_whole(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         sentences = behind_spaces(self._tokenizer, sentences)  # they follow one another in rows
@@ -151,6 +175,16 @@ class SentenceEncoder:
                 if self.unknown_id in tokens and len(tokens) * 10 < len(word):
                     self._unknown.add(word)
         self._cache["\n"] = np.array([self._end], dtype=self._dtype).tobytes()
+
+
+def _piece_lengths(begins: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The lengths of about equal pieces of a sentence; `begins` says which tokens begin a word."""
+    count = -(-len(begins) // _PIECE_TOKENS)
+    even = np.arange(1, count) * len(begins) // count
+    starts = np.flatnonzero(begins)
+    cuts = starts[np.searchsorted(starts, even, side="right") - 1]
+    cuts = np.where(even - cuts < _PIECE_TOKENS // 2, cuts, even)  # one word without an end
+    return np.diff(cuts, prepend=0, append=len(begins))
 
 
 def _of_plain_text(tokenizer: Tokenizer) -> Tokenizer:

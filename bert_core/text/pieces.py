@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bert_core.text.corpus import read_documents
 from bert_core.text.documentation import documentation_version
-from bert_core.text.encoding import SentenceEncoder, split_sentences
+from bert_core.text.encoding import MOST_TOKENS, SentenceEncoder, split_sentences
 from bert_core.text.personal_data import scrub
 from bert_core.text.shards import (
     HELDOUT_BYTES,
@@ -172,7 +172,10 @@ def encode_piece(
 def _encode_documents(
     documents: list[str], encoder: SentenceEncoder, language: str, counts: Counter[str]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """The arrays of a `Shard`, without empty sentences and documents, which are counted."""
+    """The arrays of a `Shard`, without empty sentences and documents, which are counted.
+
+    Sentences that no row would hold are cut, and counted too.
+    """
     sentences: list[str] = []
     sizes: list[int] = []
     for document in documents:
@@ -183,9 +186,12 @@ def _encode_documents(
     tokens, lengths = encoder.encode(sentences)
     if encoder.unknown_characters > before:
         counts["characters_of_words_too_long"] += encoder.unknown_characters - before
-    document_of = np.repeat(np.arange(len(documents)), sizes)[lengths > 0]
-    per_document = np.bincount(document_of, minlength=len(documents))
     counts["sentences_without_token"] += int((lengths == 0).sum())
+    lengths, num_pieces = encoder.cut(tokens, lengths)
+    if num_cut := int((num_pieces > 1).sum()):
+        counts[f"sentences_of_more_than_{MOST_TOKENS}_tokens"] += num_cut
+    document_of = np.repeat(np.repeat(np.arange(len(documents)), sizes), num_pieces)[lengths > 0]
+    per_document = np.bincount(document_of, minlength=len(documents))
     counts["documents_without_token"] += int((per_document == 0).sum())
     counts["documents_of_one_sentence"] += int((per_document == 1).sum())
     counts["unknown_tokens"] += int((tokens == encoder.unknown_id).sum())
@@ -258,13 +264,24 @@ def choose_sample(
     choice: NDArray[np.int8],
     sample_bytes: int,
 ) -> NDArray[np.bool_]:
-    """[documents] bool: the training documents with the lowest ranks, up to `sample_bytes`."""
+    """[documents] bool: the training documents with the lowest ranks, up to `sample_bytes`.
+
+    One that does not fit is left out, until nine tenths are full; there is one at least.
+    """
     candidates = np.flatnonzero(choice == TRAIN)
     order = candidates[np.argsort(_mixed(hashes[candidates], _SAMPLE_SALT), kind="stable")]
-    within = np.cumsum(sizes[order]) <= sample_bytes
-    within[:1] = True
+    chosen, fitting = order[:1], order
+    while len(fitting):
+        ends = np.cumsum(sizes[fitting])
+        count = int((ends <= sample_bytes).sum())
+        room = sample_bytes - (int(ends[count - 1]) if count else 0)
+        if count == len(fitting) or room <= sample_bytes // 10:
+            chosen = fitting[:count]
+            break
+        later = fitting[count:]
+        fitting = np.concatenate([fitting[:count], later[sizes[later] <= room]])
     sampled = np.zeros(len(hashes), dtype=np.bool_)
-    sampled[order[within]] = True
+    sampled[chosen] = True
     return sampled
 
 

@@ -1,6 +1,7 @@
 """Real pre-training runs for tests: a small corpus, drivers as processes, and ways to kill them."""
 
 import atexit
+import json
 import os
 import random
 import signal
@@ -114,6 +115,9 @@ class Run:
 
     def arguments(self) -> list[str]:
         """The command line after the program's name."""
+        one_phase = f'[{{"sequence_length": 32, "steps": {self.steps}}}]'
+        phases = str(self.settings.get("phases", one_phase))
+        total_steps = sum(phase["steps"] for phase in json.loads(phases))
         settings = {
             "storage": self.storage,
             "name": self.name,
@@ -124,8 +128,8 @@ class Run:
             "model.hidden_dropout_prob": 0.1,
             "model.attention_probs_dropout_prob": 0.1,
             "batch.global_batch_size": 8,
-            "phases": f'[{{"sequence_length": 32, "steps": {self.steps}}}]',
-            "optimizer.warmup_steps": 20,
+            "phases": phases,
+            "optimizer.warmup_steps": min(20, total_steps - 1),
             "evaluation.every_steps": 10_000,
             "evaluation.num_rows": 64,
             "cluster.threads_per_worker": 1,

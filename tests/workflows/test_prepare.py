@@ -89,6 +89,14 @@ def test_the_command_line_is_checked(tmp_path, capsys):
         capsys, output, *bytes_of, "--alphabet_coverage", 0.9
     )
     assert "no tokenizer is trained" in refused(capsys, output, *bytes_of, "--tokenizer", tmp_path)
+    given = ["--text", path, "--tokenizer", tmp_path]
+    for option in (
+        ["--vocabulary_size", 9000],
+        ["--cased"],
+        ["--alphabet_coverage", 0.9],
+        ["--tokenizer_sample_bytes", 10],
+    ):
+        assert f"leave out {option[0]}" in refused(capsys, output, *given, *option)
 
 
 def test_input_that_cannot_be_used_is_refused_before_anything_starts(tmp_path, capsys):
@@ -413,6 +421,18 @@ def plan(folder, parts, **settings):
     output = folder / "out"
     (output / "work").mkdir(parents=True)
     return Preparation(output=output, work=output / "work", parts=parts, **(values | settings))
+
+
+def test_unfinished_work_of_an_older_version_is_not_mixed_with_new(tmp_path):
+    (tmp_path / "encoded").mkdir()
+    (tmp_path / "encoded" / "000000-00000.json").write_text("{}")
+    for name in ("plan.json", "lock", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    preparation.discard_older_work(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "lock", "version"}
+    (tmp_path / "encoded").mkdir()
+    preparation.discard_older_work(tmp_path)
+    assert (tmp_path / "encoded").is_dir(), "it is of this version"
 
 
 @pytest.mark.ray

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 
 import yaml
@@ -18,7 +17,7 @@ from bert_core.disk import write_atomically
 from bert_core.settings import metric_name
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from workflows.ablations.equal_time import of_equal_time
+from workflows.ablations.equal_time import TimedPhase, of_equal_time
 from workflows.ablations.settings import (
     AblateSettings,
     LearnedTask,
@@ -30,6 +29,7 @@ from workflows.ablations.studies import (
     CONTROL,
     Variant,
     chosen_variants,
+    on_its_text,
     shape_of,
     shape_text,
     variant_settings,
@@ -69,7 +69,8 @@ class VariantOutcome:
     `figures` are those of held-out documents at the last step (`heldout/perplexity`), `curve` its
     losses there by step, in nats; both are empty where it has not finished. Losses of variants with
     one `question` compare: they predict the same tokens from the same text. `seconds` and
-    `device_hours` count every start; `failure` says why it did not finish.
+    `device_hours` count every start; `phases` are those of equal minutes, else (). `failure` says
+    why it did not finish.
     """
 
     name: str
@@ -86,6 +87,7 @@ class VariantOutcome:
     seconds: float = 0.0
     device: str = "cpu"
     device_hours: float = 0.0
+    phases: tuple[TimedPhase, ...] = ()
     failure: str | None = None
 
     @property
@@ -139,6 +141,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
     """A variant and its pre-training run."""
 
     variant: Variant
+    phases: tuple[TimedPhase, ...] = ()
 
     @property
     def is_finished(self) -> bool:
@@ -198,6 +201,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
             paper_row=self.variant.paper_row,
             is_reference=self.variant.is_reference,
             num_parameters=self._num_parameters(),
+            phases=self.phases,
             failure=self.failure,
         )
         return self._with_figures(planned) if self.is_finished else planned
@@ -386,7 +390,7 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     to_train = [variant_settings(settings, variant) for variant in variants]
     if settings.control is not None:
         to_train = [
-            _on_its_text(variant, each, prepared, settings.control)
+            on_its_text(variant, each, prepared, settings.control)
             for variant, each in zip(variants, to_train, strict=True)
         ]
     starts = [find_start(each, storage) for each in to_train]
@@ -407,9 +411,8 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     with ExitStack() as opened:
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
-        if settings.minutes is not None:
-            pairs = list(zip(variants, to_train, strict=True))
-            to_train = of_equal_time(settings, folder, pairs, prepared)
+        models = zip(variants, to_train, starts, strict=True)
+        timed = of_equal_time(settings, folder, list(models), prepared, storage)
         planned = [
             PlannedVariant(
                 opened.enter_context(
@@ -418,20 +421,12 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
                     )
                 ),
                 variant,
+                phases,
             )
-            for variant, each, begun in zip(variants, to_train, starts, strict=True)
+            for variant, (each, phases), begun in zip(variants, timed, starts, strict=True)
         ]
         write_atomically(folder.settings, _settings_text(settings))
         yield Ablation(settings, storage, folder, shards, planned, start)
-
-
-def _on_its_text(
-    variant: Variant, settings: PretrainSettings, domain: Path, control: Path
-) -> PretrainSettings:
-    """With the text that a variant of an adaptation reads; the other one is measured, too."""
-    text, other = (control, domain) if variant.name == CONTROL else (domain, control)
-    evaluation = settings.evaluation.model_copy(update={"other": other})
-    return settings.model_copy(update={"shards": text, "evaluation": evaluation})
 
 
 def fewest_layers(variants: Sequence[PretrainSettings]) -> int:

@@ -7,16 +7,19 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bert_core.disk import write_atomically
 from bert_core.strict_files import read_json_object
+from bert_core.text.shards import open_shards
 from workflows.ablations.settings import AblateSettings
 from workflows.ablations.studies import Variant
-from workflows.pretraining.job import for_workers
+from workflows.pretraining.job import Start, find_teacher, for_workers
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
+from workflows.runs.storage import Storage
 
 _FILE = "seconds_per_step.json"
 _WARM_UP_STEPS, _FEWEST_STEPS = 3, 5
@@ -24,29 +27,60 @@ _SECONDS = 30.0
 """Of each phase of each variant."""
 
 
+@dataclass(frozen=True)
+class TimedPhase:
+    """A phase of a variant of equal time; `seconds` are those that a step took when measured."""
+
+    sequence_length: int
+    steps: int
+    seconds: float
+
+
+def seconds_until(step: int, phases: Sequence[TimedPhase]) -> float:
+    """The seconds that the first steps take, by those of a step of each phase."""
+    seconds = 0.0
+    for phase in phases:
+        seconds += min(step, phase.steps) * phase.seconds
+        step -= min(step, phase.steps)
+    return seconds
+
+
 def of_equal_time(
     settings: AblateSettings,
     folder: RunFolder,
-    variants: Sequence[tuple[Variant, PretrainSettings]],
+    variants: Sequence[tuple[Variant, PretrainSettings, Start | None]],
     shards: Path,
-) -> list[PretrainSettings]:
-    """The settings of the variants with as many steps as take `settings.minutes`.
+    storage: Storage,
+) -> list[tuple[PretrainSettings, tuple[TimedPhase, ...]]]:
+    """The settings of the variants with as many steps as take `settings.minutes`, and their phases.
 
-    Phases keep their shares of the steps. What is not there yet is measured on the cluster.
+    Phases keep their shares of the steps. What is not there yet is measured on the cluster. Without
+    `minutes` the settings are as given, with no phases.
     """
-    assert settings.minutes is not None
+    if settings.minutes is None:
+        return [(each, ()) for _, each, _ in variants]
     path = folder.path / _FILE
     known = read_json_object(path, is_optional=True)
-    for variant, each in variants:
-        if variant.name not in known:
-            known[variant.name] = _measured(each, shards, settings.gpus_per_trial)
+    for variant, each, start in variants:
+        if variant.is_trained and variant.name not in known:
+            teacher = find_teacher(each, storage, open_shards(shards, "train"))
+            models = (
+                None if start is None else start.encoder.path,
+                None if teacher is None else teacher.path.absolute(),
+            )
+            known[variant.name] = _measured(each, shards, models, settings.gpus_per_trial)
             write_atomically(path, json.dumps(known, indent=1) + "\n")
-    timed = [
-        with_minutes(each, known[variant.name], settings.minutes) for variant, each in variants
-    ]
-    for (variant, _), each in zip(variants, timed, strict=True):
-        seconds = 60 * settings.minutes / each.total_steps
-        print(f"timing   {variant.title}: {seconds:.3f} s a step, {each.total_steps:,} steps")
+    timed = []
+    for variant, each, _ in variants:
+        if not variant.is_trained:
+            timed.append((each, ()))
+            continue
+        longer = with_minutes(each, known[variant.name], settings.minutes)
+        seconds = 60 * settings.minutes / longer.total_steps
+        print(f"timing   {variant.title}: {seconds:.3f} s a step, {longer.total_steps:,} steps")
+        pairs = zip(longer.phases, known[variant.name], strict=True)
+        phases = (TimedPhase(phase.sequence_length, phase.steps, took) for phase, took in pairs)
+        timed.append((longer, tuple(phases)))
     return timed
 
 
@@ -79,8 +113,13 @@ def with_minutes(
     )
 
 
-def _measured(settings: PretrainSettings, shards: Path, gpus: float) -> list[float]:
-    """Seconds of a step of each phase, measured by a task with the place of a run."""
+def _measured(
+    settings: PretrainSettings, shards: Path, models: Sequence[Path | None], gpus: float
+) -> list[float]:
+    """Seconds of a step of each phase, measured by a task with the place of a run.
+
+    `models` are the folders of the start model and the teacher.
+    """
     import ray
 
     from workflows.clusters.tasks import connect
@@ -91,13 +130,18 @@ def _measured(settings: PretrainSettings, shards: Path, gpus: float) -> list[flo
     task: Any = ray.remote(num_cpus=place.threads, num_gpus=place.gpus, max_retries=0)(_time_steps)
     values = for_workers(settings)
     return [
-        ray.get(task.remote(values, number, shards.absolute(), place.threads, _SECONDS))
+        ray.get(task.remote(values, number, shards.absolute(), models, place.threads, _SECONDS))
         for number in range(len(settings.phases))
     ]
 
 
 def _time_steps(
-    values: dict[str, Any], phase: int, shards: Path, num_threads: int, seconds: float
+    values: dict[str, Any],
+    phase: int,
+    shards: Path,
+    models: Sequence[Path | None],
+    num_threads: int,
+    seconds: float,
 ) -> float:
     """Runs in a task: the mean seconds of a step of a phase, behind some that warm up."""
     import torch
@@ -113,7 +157,8 @@ def _time_steps(
     settings = settings.model_copy(update={"phases": [endless]})
     device = torch.device("cuda" if settings.cluster.use_gpu else "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        parts = pretraining_parts(settings, shards, Worker(0, 1, device, None), Path(folder))
+        worker = Worker(0, 1, device, None)
+        parts = pretraining_parts(settings, shards, worker, Path(folder), *models)
         steps = RemainingSteps(
             parts.state,
             parts.batches(0),

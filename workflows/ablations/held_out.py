@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from workflows.ablations.ablation import AblationOutcome, VariantOutcome
+from workflows.ablations.equal_time import seconds_until
 from workflows.ablations.studies import ADAPTATION, ADAPTED, CONTROL
 from workflows.paper.published import DASH, PaperAblation
 from workflows.progress import duration
@@ -32,32 +33,58 @@ def adaptation_verdict(outcome: AblationOutcome) -> str:
 
 
 def equal_time_verdict(outcome: AblationOutcome) -> str:
-    """Which variant has the lower loss after the same minutes, and when it had what others have."""
-    variants = [each for each in outcome.variants if each.is_finished]
-    if outcome.minutes is None or len(variants) < len(outcome.variants):
+    """The losses after the same minutes; of those that compare, when the best had the next one's.
+
+    Losses of variants with one `question` compare, and those of rows of one length.
+    """
+    variants = _of_equal_time(outcome)
+    if not variants or not all(each.is_finished for each in outcome.variants):
         return ""
-    curves = {each.title: minutes_curve(each) for each in variants}
-    best = min(curves, key=lambda title: curves[title][-1][1])
-    parts = [f"{title} {curve[-1][1]:.4f}" for title, curve in curves.items()]
+    last = {each.title: minutes_curve(each)[-1][1] for each in variants}
+    parts = [f"{title} {loss:.4f}" for title, loss in last.items()]
     said = f"after {outcome.minutes:g} minutes each, {', '.join(parts)} {_unit(variants)}"
-    others = [curve for title, curve in curves.items() if title != best]
-    reached = [
-        minutes for minutes, loss in curves[best] if loss <= min(each[-1][1] for each in others)
-    ]
-    if others and reached:
-        said += f"; {best} is there after {reached[0]:.3g} minutes"
+    questions = dict.fromkeys(each.question for each in variants)
+    if len(questions) > 1:
+        said += ", which compare only between variants that predict the same"
+    for question in questions:
+        same = [each for each in variants if each.question == question]
+        best, *others = sorted(same, key=lambda each: last[each.title])
+        if others:
+            second = last[others[0].title]
+            minutes = next(at for at, loss in _at_the_last_length(best) if loss <= second)
+            said += f"; {best.title} has the {second:.4f} of {others[0].title} "
+            said += f"after {minutes:.3g} minutes"
     return said
+
+
+def _of_equal_time(outcome: AblationOutcome) -> list[VariantOutcome]:
+    """The variants that trained for the minutes of the ablation."""
+    return [each for each in outcome.variants if each.is_finished and each.phases]
 
 
 def minutes_curve(variant: VariantOutcome) -> list[tuple[float, float]]:
     """Minutes of training, and bits per byte of held-out text there; nats where bytes are unknown.
 
-    All variants predict the same tokens, so the one is in proportion to the other.
+    A step takes what one of its phase does. A token of the text stands for as many bytes at every
+    step, so bits are in proportion to nats.
     """
-    loss = variant.curve[-1][1]
+    steps, loss = variant.curve[-1]
     bits = variant.figures.get("heldout/bits_per_byte", loss)
-    minutes = variant.seconds / 60 / variant.curve[-1][0]
-    return [(step * minutes, each * bits / loss) for step, each in variant.curve]
+    scale = variant.seconds / 60 / seconds_until(steps, variant.phases)
+    return [
+        (scale * seconds_until(step, variant.phases), each * bits / loss)
+        for step, each in variant.curve
+    ]
+
+
+def _at_the_last_length(variant: VariantOutcome) -> list[tuple[float, float]]:
+    """Of `minutes_curve` what was measured on rows as long as those of the last phase."""
+    lengths = [phase.sequence_length for phase in variant.phases for _ in range(phase.steps)]
+    return [
+        point
+        for (step, _), point in zip(variant.curve, minutes_curve(variant), strict=True)
+        if lengths[max(step, 1) - 1] == lengths[-1]
+    ]
 
 
 def _unit(variants: Sequence[VariantOutcome]) -> str:
@@ -137,8 +164,9 @@ def curve_figures(outcome: AblationOutcome) -> list[Figure]:
         "Next": [each for each in pretrained if is_next_token(each)],
     }
     figures = [_curves(title, variants) for title, variants in groups.items() if variants]
-    if outcome.minutes is not None and pretrained:
-        figures.insert(0, _over_minutes(pretrained))
+    timed = _of_equal_time(outcome)
+    if timed:
+        figures.insert(0, _over_minutes(timed))
     return figures
 
 

@@ -24,8 +24,9 @@ from workflows.ablations.studies import (
     shape_of,
 )
 from workflows.finetuning.settings import rate_for, settings_class
+from workflows.pretraining.job import parse_pretraining
 from workflows.pretraining.settings import PretrainSettings
-from workflows.settings import given_option, parse_command_line, validated
+from workflows.settings import given_names, given_option, validated
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.training.run_settings import CheckpointSettings, TrackingSettings
 
@@ -36,7 +37,7 @@ DOCUMENTATION = "docs://"
 class LearningSettings(BaseModel):
     """How every task is learned from every encoder; several seeds show what a seed alone does."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(default=3, ge=1, description="passes over the training examples")
     batch_size: int = Field(default=32, ge=1, description="examples per step")
@@ -172,7 +173,7 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
     study = given_option(arguments, "study")
     if study is not None:  # first: together with the others' such a value may be wrong as well
         _refuse_varied_fields(study, arguments)
-    settings = parse_command_line(AblateSettings, arguments)
+    settings = parse_pretraining(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     _refuse_unfit_controls(settings)
     chosen_variants(settings.study, settings, settings.variants)
@@ -181,9 +182,7 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
 
 
 def _refuse_varied_fields(study: str, arguments: Sequence[str]) -> None:
-    given = {
-        argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments
-    }
+    given = given_names(arguments)
     for field in find_study(study).fields:
         if field in given:
             remedy = f"leave it out: --study {study} sets it for each variant"

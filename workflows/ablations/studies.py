@@ -4,8 +4,9 @@ The studies are those of Devlin et al. 2018, tables 5, 6 and 8, one of the maski
 block, one of parts of the recipe, and the controls of continued pre-training.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError, nearest
@@ -19,6 +20,7 @@ from workflows.paper.published import (
     TABLE_8,
     PaperAblation,
 )
+from workflows.pretraining.sections import Phase
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
 from workflows.sweeps.outcome import Point
@@ -35,7 +37,8 @@ class Variant:
     """One way to pre-train: its name, what it is called, and what it sets.
 
     `paper_row` is the row of the paper's table that it stands beside, "" for none. All others are
-    compared with the `is_reference` one, the paper's own choice.
+    compared with the `is_reference` one, the paper's own choice. One step of a variant that is not
+    `is_trained` changes nothing: a start model, to be measured.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Variant:
     changes: Point
     paper_row: str = ""
     is_reference: bool = False
+    is_trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -173,30 +177,32 @@ def _recipes(settings: PretrainSettings) -> list[Variant]:
         what = f"the study recipe doubles the masking rate, which is {own:.0%}"
         raise UserError(what, "--rows.masked_share", "train with less than 50%")
     measured = {"evaluation.masked_share": settings.heldout_rows.masked_share}
-    rows = settings.batch.global_batch_size
-    growing = _in_parts(settings, [(0.2, {"global_batch_size": max(1, rows // 4)}), (0.8, {})])
-    falling = _in_parts(
-        settings, [(1 / 3, {"masked_share": share}) for share in (2 * own, 1.5 * own, own)]
-    )
+    growing = [
+        part
+        for phase, batch in zip(settings.phases, settings.batches, strict=True)
+        for quarter in [{"global_batch_size": max(1, batch.global_batch_size // 4)}]
+        for part in _parts(phase, [(0.2, quarter), (0.8, {})])
+    ]
+    shares = [(1 / 3, {"masked_share": share}) for share in (2 * own, 1.5 * own, own)]
+    falling = [part for phase in settings.phases for part in _parts(phase, shares)]
+    packing = ("padded", "padded rows") if settings.batch.packed else ("packed", "packed rows")
     return [
         Variant("reference", "as given", {}, is_reference=True),
         Variant("masks", f"{2 * own:.0%} masked", {"rows.masked_share": 2 * own} | measured),
         Variant("falling_masks", f"{2 * own:.0%} masked, falling", {"phases": falling} | measured),
         Variant("stableadamw", "StableAdamW", {"optimizer.name": "stableadamw"}),
-        Variant("packed", "packed rows", {"batch.packed": not settings.batch.packed}),
+        Variant(*packing, {"batch.packed": not settings.batch.packed}),
         Variant("growing_batches", "batches that grow", {"phases": growing}),
     ]
 
 
-def _in_parts(
-    settings: PretrainSettings, parts: Sequence[tuple[float, Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
-    """The phases, each in parts: shares of its steps, and what differs in them."""
-    return [
-        phase.model_dump(mode="json") | {"steps": max(1, round(share * phase.steps))} | dict(own)
-        for phase in settings.phases
-        for share, own in parts
-    ]
+def _parts(
+    phase: Phase, parts: Sequence[tuple[float, Mapping[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """A phase in parts: shares of its steps, and what differs in them."""
+    for share, own in parts:
+        steps = max(1, round(share * phase.steps))
+        yield phase.model_dump(mode="json") | {"steps": steps} | dict(own)
 
 
 ADAPTATION, ADAPTED, CONTROL = "adaptation", "adapted", "control"
@@ -217,7 +223,7 @@ def _adaptation(settings: PretrainSettings) -> list[Variant]:
     one_step = {"sequence_length": settings.phases[-1].sequence_length, "steps": 1}
     unchanged = {"phases": [one_step], "optimizer.peak_learning_rate": _NO_LEARNING_RATE}
     return [
-        Variant("start", "start model", unchanged, "RoBERTa", is_reference=True),
+        Variant("start", "start model", unchanged, "RoBERTa", is_reference=True, is_trained=False),
         Variant(ADAPTED, "adapted", {}, "adapted to the domain"),
         Variant(CONTROL, "control: other text", {}, "adapted to another domain"),
         Variant("scratch", "from scratch", _FROM_SCRATCH),
@@ -310,3 +316,12 @@ def variant_settings(settings: PretrainSettings, variant: Variant) -> PretrainSe
         return validated(PretrainSettings, values, "the settings")
     except UserError as error:
         raise UserError(f"{variant.title}: {error.what}", error.where, error.remedy) from error
+
+
+def on_its_text(
+    variant: Variant, settings: PretrainSettings, domain: Path, control: Path
+) -> PretrainSettings:
+    """With the text that a variant of an adaptation reads; the other one is measured, too."""
+    text, other = (control, domain) if variant.name == CONTROL else (domain, control)
+    evaluation = settings.evaluation.model_copy(update={"other": other})
+    return settings.model_copy(update={"shards": text, "evaluation": evaluation})

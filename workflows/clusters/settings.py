@@ -85,7 +85,7 @@ def num_chips(topology: str) -> int:
 class ClusterSettings(BaseModel):
     """Where training runs: what a profile says."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     num_workers: Count = Field(
         default=1,

@@ -5,6 +5,7 @@ fit together.
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,16 @@ from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
 from workflows.runs.tracker import DatasetInput
-from workflows.settings import differences
+from workflows.settings import differences, given_names, parse_command_line
 
 if TYPE_CHECKING:
     from workflows.training.run import WorkerJob
+
+
+Settings = TypeVar("Settings", bound=PretrainSettings)
+
+WARMUPS = ("optimizer.warmup_steps", "optimizer.warmup_share")
+"""The options of the warm-up, of which the second has precedence."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,51 @@ class PretrainingJob:
         return described
 
 
+def parse_pretraining(kind: type[Settings], arguments: Sequence[str]) -> Settings:
+    """The settings of a new run; raises `UserError` for what is wrong, and for what does nothing.
+
+    A preset may set what another option makes useless; a command line may not.
+    """
+    given = given_names(arguments)
+    warmups = [name for name in WARMUPS if name in given]
+    if len(warmups) > 1:
+        where = " ".join(f"--{name}" for name in warmups)
+        raise UserError("a warm-up given twice", where, "leave one out")
+    if warmups == [WARMUPS[0]]:  # over the share of a preset
+        arguments = [*arguments, f"--{WARMUPS[1]}", "null"]
+    settings = parse_command_line(kind, arguments)
+    if settings.decay_from is not None and warmups:
+        what, remedy = "a run with --decay_from has no warm-up", "leave it out"
+        raise UserError(what, f"--{warmups[0]}", remedy)
+    for name in ("text", "vocabulary_size", "heldout_share"):
+        is_changed = getattr(settings, name) != kind.model_fields[name].default
+        if settings.shards is not None and name in given and is_changed:
+            what, remedy = "the text of --shards is prepared already", "leave it out, or --shards"
+            raise UserError(what, f"--{name}", remedy)
+    _refuse_unfit_warmup(settings)
+    return settings
+
+
+def _refuse_unfit_warmup(settings: PretrainSettings) -> None:
+    """Raises `UserError` for a new run whose warm-up leaves no step after it, or meets the decay.
+
+    The settings of older runs, of which some have such a warm-up, are still read.
+    """
+    optimizer, total = settings.optimizer, settings.total_steps
+    warmup, decay = settings.warmup_steps, 0
+    if optimizer.schedule == "wsd":
+        decay = max(1, round(optimizer.decay_share * total))
+    if warmup + decay > total or warmup == total:
+        where = f"--optimizer.warmup_steps {optimizer.warmup_steps}"
+        if optimizer.warmup_share is not None:
+            where = f"--optimizer.warmup_share {optimizer.warmup_share:g}"
+        falls = f", and a decay of {decay:,}" if decay else ""
+        less = " or lower --optimizer.decay_share" if decay else ""
+        what = f"a warm-up of {warmup:,} steps{falls}, in a run of {total:,}"
+        remedy = f"give --optimizer.warmup_share, such as 0.06{less}, or more steps in --phases"
+        raise UserError(what, where, remedy)
+
+
 def for_workers(settings: PretrainSettings) -> dict[str, Any]:
     """The settings as JSON, for a process in another folder: no path is relative."""
     paths = {name: getattr(settings, name) for name in ("replay", "decay_from")}
@@ -188,9 +240,6 @@ def find_teacher(
         what = f"rows of {longest} tokens, the teacher has {positions} positions"
         raise UserError(what, where, "give shorter --phases, or another teacher")
     return teacher
-
-
-Settings = TypeVar("Settings", bound=PretrainSettings)
 
 
 def continue_from(settings: Settings, start: Start | None) -> Settings:

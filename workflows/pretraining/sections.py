@@ -39,7 +39,7 @@ def _published(size: str, block: str) -> dict[str, int]:
 class ModelSettings(BaseModel):
     """The encoder: a published size, and what may differ from it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     block: Literal["bert", "modern"] = Field(
         default="bert",

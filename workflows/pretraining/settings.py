@@ -114,6 +114,7 @@ class PretrainSettings(RunSettings):
             Phase(sequence_length=128, steps=900_000),
             Phase(sequence_length=512, steps=100_000),
         ],
+        min_length=1,
         description="sequence lengths and steps, in order; one schedule for all. A phase may have"
         " its own global_batch_size, micro_batch_size, masked_share and global_rope_theta",
     )
@@ -233,8 +234,9 @@ class PretrainSettings(RunSettings):
 
     @model_validator(mode="after")
     def _every_worker_has_rows(self) -> Self:
-        workers = self.cluster.fewest_workers
-        rows = min(batch.global_batch_size for batch in self.batches)
+        cluster, rows = self.cluster, self.fewest_rows
+        # A slice of a TPU has all its hosts: `with_rows_for_every_worker` cannot leave some out.
+        workers = cluster.fewest_workers if cluster.tpu is None else cluster.most_workers
         if workers > rows:
             raise ValueError(
                 f"{workers} workers cannot share {rows} rows a step: raise "
@@ -302,6 +304,19 @@ class PretrainSettings(RunSettings):
         """The batch settings of each phase."""
         own = (phase.model_dump(include={*BatchSettings.model_fields}) for phase in self.phases)
         return [self.batch.model_copy(update=changes) for changes in own]
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows of a step of the phase with the smallest batch."""
+        return min(batch.global_batch_size for batch in self.batches)
+
+    def with_rows_for_every_worker(self) -> Self:
+        """These settings with no more workers, at most, than a step has rows in every phase."""
+        cluster, rows = self.cluster, self.fewest_rows
+        if cluster.most_workers <= rows:
+            return self
+        fewer = cluster.model_copy(update={"num_workers": (cluster.fewest_workers, rows)})
+        return self.model_copy(update={"cluster": fewer})
 
     def rows_of(self, phase: int) -> RowSettings:
         """The rows of a phase."""

@@ -84,6 +84,8 @@ class TrackingSettings(BaseModel):
 class RunSettings(CommandLineSettings):
     """What a training run has, whatever it trains."""
 
+    model_config = {"allow_inf_nan": False}
+
     machine_fields: ClassVar[frozenset[str]] = frozenset({"profile", "name", "storage", "fresh"})
     """What belongs to one machine or one run, and not to what is repeated."""
     trains_on_tpu: ClassVar[bool] = False

@@ -13,7 +13,12 @@ from bert_core.special_tokens import (
     SPECIAL_TOKENS,
     special_token_ids,
 )
-from bert_core.text.encoding import SentenceEncoder, split_sentences
+from bert_core.text.encoding import (
+    MOST_TOKENS,
+    SentenceEncoder,
+    _piece_lengths,
+    split_sentences,
+)
 from bert_core.tokenizer import wordpiece_tokenizer
 from bert_core.tokenizer_training import train_wordpiece
 
@@ -206,3 +211,25 @@ def test_characters_of_words_that_are_too_long_are_counted():
         assert split(tokens, lengths) == ids
         encoder.encode([rest, "漢字" * 80, "☃" * 20])
         assert encoder.unknown_characters == 2 * len(clause)
+
+
+def test_sentences_that_no_row_would_hold_are_cut_where_words_begin(tokenizer):
+    usual, long = " ".join(random_sentences(3)), " ".join(random_sentences(900))
+    encoder = SentenceEncoder(tokenizer, "uint16")
+    tokens, lengths = encoder.encode([usual, long, "", usual])
+    assert lengths[0] <= MOST_TOKENS < lengths[1]
+    cut, num_pieces = encoder.cut(tokens, lengths)
+    assert num_pieces[[0, 2, 3]].tolist() == [1, 1, 1] and len(cut) == num_pieces.sum()
+    assert cut[0] == cut[-1] == lengths[0] and cut[-2] == 0
+    pieces = cut[1:-2]
+    assert pieces.sum() == lengths[1] and pieces.min() > 15 and pieces.max() < 45
+    begins = np.cumsum(cut) - cut
+    first = [tokenizer.id_to_token(token) for token in tokens[begins[1:-2]]]
+    assert not any(token.startswith("##") for token in first)
+    same, ones = encoder.cut(tokens[: lengths[0]], lengths[:1])
+    assert same.tolist() == lengths[:1].tolist() and ones.tolist() == [1]
+
+
+def test_a_word_without_an_end_is_cut_evenly():
+    pieces = _piece_lengths(np.arange(1000) == 0)
+    assert pieces.sum() == 1000 and set(pieces.tolist()) <= {29, 30}

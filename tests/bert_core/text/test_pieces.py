@@ -6,8 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from bert_core.settings import RowSettings
 from bert_core.text import pieces
 from bert_core.text.encoding import SentenceEncoder
+from bert_core.text.pairs import RowPlanner
 from bert_core.text.pieces import (
     DUPLICATE,
     HELDOUT,
@@ -24,7 +26,7 @@ from bert_core.text.pieces import (
     take_inventory,
     written_bytes,
 )
-from bert_core.text.shards import map_shard
+from bert_core.text.shards import TokenShards, map_shard
 from bert_core.text.sources import CorpusError, find_parts
 from bert_core.tokenizer_training import train_wordpiece
 
@@ -128,6 +130,31 @@ def test_documents_without_a_token_are_counted(documents, tmp_path):
     assert encoded[0].counts["sentences_without_token"] == 2
 
 
+def test_a_text_without_sentences_is_trained_on_as_a_whole(documents, tmp_path):
+    """A transcript: nearly all of it would be in no row."""
+    path = tmp_path / "a.txt"
+    path.write_text(f"{'well this has a number of apples ' * 300}\n\nA document.\n\nAnd one.\n")
+    unit = list(find_parts([str(path)], "text", Counter()))
+    record = scan_parts(tmp_path, "000000", unit, text_column="text", strict=False)
+    corpus = take_inventory(tmp_path, [record], 0, 10**6)
+    tokenizer, (encoded,) = encode(documents, tmp_path, corpus)
+    assert encoded.counts["sentences_of_more_than_256_tokens"] == 1
+    assert encoded.counts["documents_of_one_sentence"] == 2
+    entry, _ = join_pieces(tmp_path, tmp_path, "train-00000", [encoded.splits["train"]], 200)
+    shard = map_shard(tmp_path, "train-00000")
+    assert shard.num_documents == 3
+    starts = shard.sentences[: shard.documents[1]]
+    assert not any(tokenizer.id_to_token(each).startswith("##") for each in shard.tokens[starts])
+    shards = TokenShards(tmp_path, "train", [shard], 200, "", "")
+    full = RowSettings(objective="mlm", input_format="full_sentences")
+    for rows, least in ((RowSettings(), 0.8), (full, 1)):
+        planner = RowPlanner(shards, rows, 128, ("key",))
+        begins = planner.row_starts(0, 0)
+        plan = planner.rows(np.zeros_like(begins), np.zeros_like(begins), begins)
+        own = plan.a_length.sum() + plan.b_length[plan.next_sentence == 0].sum()
+        assert own >= least * entry.num_tokens
+
+
 def some_hashes(num, seed=0):
     return np.random.default_rng(seed).integers(0, 2**64, num, dtype=np.uint64)
 
@@ -172,6 +199,17 @@ def test_the_sample_is_of_the_whole_corpus_and_within_its_budget():
     assert min(halves) > 900
     assert (choose_sample(hashes, sizes, choice, 10**9) == (choice == TRAIN)).all()
     assert choose_sample(hashes, sizes, choice, 1).sum() == 1
+
+
+@pytest.mark.parametrize("large", [190_000, 10**9])
+def test_a_large_document_leaves_the_sample_of_the_others(large):
+    hashes, sizes = some_hashes(3000), np.full(3000, 100, dtype=np.uint64)
+    choice = np.full(3000, TRAIN, dtype=np.int8)
+    for number in range(0, 3000, 300):
+        with_large = sizes.copy()
+        with_large[number] = large
+        sample = choose_sample(hashes, with_large, choice, 200_000)
+        assert 180_000 <= with_large[sample].sum() <= 200_000
 
 
 def test_the_sample_hangs_on_hashes_alone():

@@ -1,5 +1,7 @@
 """Optimizers, their settings, and gradients in rows."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -330,8 +332,18 @@ def test_defaults_are_the_papers():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"name": "sgd"}, {"beta1": 1.0}, {"peak_learning_rate": 0}, {"max_gradient_norm": 0}]
+    "wrong",
+    [
+        {"name": "sgd"},
+        {"beta1": 1.0},
+        {"peak_learning_rate": 0},
+        {"peak_learning_rate": math.inf},
+        {"weight_decay": math.inf},
+        {"max_gradient_norm": 0},
+        {"max_gradient_norm": math.nan},
+    ],
 )
 def test_what_cannot_be_trained_with_is_refused(wrong):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         PretrainingOptimizerSettings(**wrong)
+    assert PretrainingOptimizerSettings(max_gradient_norm=math.inf), "clips nothing"

@@ -6,11 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 from ablation_runs import ablation_settings, objective, write_inputs
-from pretraining_runs import Channel, worker_threads
+from pretraining_runs import Channel, worker_threads, write_corpus
 
+from bert_core.config import SIZES
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.pretraining import compute_loss
+from bert_core.special_tokens import num_embeddings
+from bert_core.tokenizer import load_tokenizer
 from workflows.ablations import equal_time
 from workflows.ablations.ablation import opened_ablation
-from workflows.ablations.equal_time import with_minutes
+from workflows.ablations.equal_time import TimedPhase, with_minutes
 from workflows.ablations.held_out import equal_time_verdict, minutes_curve
 from workflows.ablations.report import write_ablation_report
 from workflows.ablations.studies import chosen_variants, variant_settings
@@ -55,11 +61,13 @@ def test_both_blocks_are_trained_for_the_same_time_and_compared(
 ):
     storage = open_storage(str(tmp_path))
 
-    def measured(settings, shards, _):  # what a task of Ray does, in this process
+    def measured(settings, shards, models, _):  # what a task of Ray does, in this process
         values = settings.model_dump(mode="json")
         with worker_threads():
             phases = range(len(settings.phases))
-            return [equal_time._time_steps(values, number, shards, 1, 0.1) for number in phases]
+            return [
+                equal_time._time_steps(values, number, shards, models, 1, 0.1) for number in phases
+            ]
 
     monkeypatch.setattr(equal_time, "_measured", measured)
     with opened_ablation(block_settings, storage) as ablation:
@@ -102,20 +110,107 @@ def test_steps_are_measured_on_the_cluster(block_settings, ray_cluster, monkeypa
     settings = block_settings.model_copy(update={"phases": phases})
     _, modern = chosen_variants("block", settings, [])
     settings = variant_settings(settings, modern)
-    first, second = equal_time._measured(settings, block_settings.shards, 1.0)
+    first, second = equal_time._measured(settings, block_settings.shards, (None, None), 1.0)
     assert 0 < first < 30 and 0 < second < 30
 
 
-def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
+def of_an_hour(curves, phases):
+    """Variants of the study objective that trained for an hour each, by their losses by step."""
     made_up = objective()
-    curves = ((100, 4.0), (200, 3.0)), ((100, 2.9), (200, 2.5))
-    figures = [{"heldout/masked_token_loss": curve[-1][1]} for curve in curves]
-    first, second = (
-        replace(variant, curve=curve, figures=figure, seconds=3600.0)
-        for variant, curve, figure in zip(made_up.variants[:2], curves, figures, strict=True)
+    variants = [
+        replace(
+            variant,
+            curve=tuple(curve),
+            figures={"heldout/masked_token_loss": curve[-1][1]},
+            seconds=3600.0,
+            phases=phases,
+        )
+        for variant, curve in zip(made_up.variants, curves, strict=False)
+    ]
+    return replace(made_up, variants=tuple(variants), minutes=60.0)
+
+
+def saved_model(tokenizer, folder, **changes):
+    config = SIZES["tiny"].model_copy(update={"vocab_size": num_embeddings(tokenizer), **changes})
+    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, "# A card\n")
+    return folder
+
+
+def test_steps_are_measured_with_the_teacher(tmp_path, monkeypatch):
+    inputs = write_inputs(tmp_path / "inputs")
+    teacher = saved_model(load_tokenizer(inputs / "corpus"), tmp_path / "teacher")
+    settings = ablation_settings(
+        tmp_path, inputs, study="masking_rate", minutes=0.05, variants="0.15", teacher=teacher
     )
-    outcome = replace(made_up, variants=(first, second), minutes=60.0)
+    monkeypatch.setattr(equal_time, "_measured", lambda *given: asked.append(given) or [0.1])
+    asked = []
+    with opened_ablation(settings, open_storage(str(tmp_path))):
+        ((each, shards, models, _),) = asked
+    assert models == (None, teacher)
+    opened = []
+    monkeypatch.setattr(
+        "workflows.pretraining.worker._loss",
+        lambda *given: opened.append(given[-1]) or compute_loss,
+    )
+    with worker_threads():
+        equal_time._time_steps(each.model_dump(mode="json"), 0, shards, models, 1, 0.01)
+    assert opened == [teacher]
+
+
+def test_a_start_model_is_measured_as_it_is(tmp_path, monkeypatch):
+    inputs = write_inputs(tmp_path / "inputs")
+    tokenizer = load_tokenizer(inputs / "corpus")
+    shape = {"num_hidden_layers": 1, "max_position_embeddings": 32}
+    start = saved_model(tokenizer, tmp_path / "start", **shape)
+    write_corpus(tmp_path / "other", seed=11, num_documents=60, tokenizer=tokenizer)
+    settings = ablation_settings(
+        tmp_path,
+        inputs,
+        study="adaptation",
+        preset="adapt",
+        minutes=1,
+        start_from=start,
+        control=tmp_path / "other",
+    )
+    monkeypatch.setattr(equal_time, "_measured", lambda *_: [0.1])
+    with opened_ablation(settings, open_storage(str(tmp_path))) as ablation:
+        steps = {each.variant.name: each.job.settings.total_steps for each in ablation.variants}
+    assert steps == {"start": 1, "adapted": 600, "control": 600, "scratch": 600}
+
+
+ONE_PHASE = (TimedPhase(128, 200, 18.0),)
+
+
+def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
+    outcome = of_an_hour([[(100, 4.0), (200, 3.0)], [(100, 2.9), (200, 2.5)]], ONE_PHASE)
+    first, second = outcome.variants
     said = equal_time_verdict(outcome)
     assert said.startswith("after 60 minutes each, ") and "nats a token" in said
-    assert said.endswith(f"{second.title} is there after 30 minutes")
-    assert equal_time_verdict(replace(outcome, minutes=None)) == ""
+    assert f"{second.title} has the 3.0000 of {first.title} after 30 minutes" in said
+    of_equal_steps = [replace(variant, phases=()) for variant in outcome.variants]
+    assert equal_time_verdict(replace(outcome, variants=tuple(of_equal_steps), minutes=None)) == ""
+
+
+def test_losses_of_other_questions_are_not_compared():
+    outcome = of_an_hour(
+        [[(100, 4.0), (200, 3.0)], [(100, 2.9), (200, 2.5)], [(100, 1.2), (200, 1.1)]], ONE_PHASE
+    )
+    first, second, third = outcome.variants
+    assert first.question == second.question != third.question
+    said = equal_time_verdict(outcome)
+    assert f"{third.title} 1.1000" in said and "compare only between" in said
+    assert f"; {second.title} has the 3.0000" in said and f"; {third.title} has" not in said
+
+
+def test_minutes_are_those_of_the_phase_that_a_step_is_of():
+    phases = (TimedPhase(128, 200, 0.1), TimedPhase(512, 100, 0.8))  # 20 seconds, then 80
+    curve = [(100, 4.0), (200, 2.9), (250, 2.8), (300, 2.5)]
+    outcome = of_an_hour([[*curve[:-1], (300, 2.95)], curve], phases)
+    assert [round(minutes, 6) for minutes, _ in minutes_curve(outcome.variants[1])] == [
+        6,
+        12,
+        36,
+        60,
+    ]
+    said = equal_time_verdict(outcome)
+    assert said.endswith("after 36 minutes"), "rows of 128 tokens are others than rows of 512"

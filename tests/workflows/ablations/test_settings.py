@@ -48,6 +48,10 @@ def sweep_of(settings, *, fewest_layers=2):
         (["--variants", "mlm", "ltr"], "unknown variant: --variants ltr (one of mlm_nsp, mlm,"),
         (["--tracking.register_as", "bert"], "an ablation registers no model"),
         (["--finetuning.epoch", "3"], "unknown setting, did you mean finetuning.epochs"),
+        (["--minutes", "inf"], "finite number: --minutes"),
+        (["--gpus_per_trial", "inf"], "finite number: --gpus_per_trial"),
+        (["--finetuning.peak_learning_rate", "inf"], "finite number: --finetuning.peak_learning"),
+        (["--phases", "[]"], "at least 1 item"),
         (["--finetuning.epochs", "0"], "greater than or equal to 1: --finetuning.epochs"),
     ],
 )
@@ -217,6 +221,23 @@ def test_parts_of_a_recipe_have_the_same_steps_and_are_measured_alike():
     shares = [falling.rows_of(number).masked_share for number in range(6)]
     assert shares == pytest.approx([0.3, 0.225, 0.15] * 2)
     assert found["masks"].rows.masked_share == 0.3
+
+
+def test_batches_grow_to_those_of_their_own_phase():
+    last = '{"sequence_length": 64, "steps": 5, "global_batch_size": 16}'
+    phases = f'[{{"sequence_length": 64, "steps": 10}}, {last}]'
+    settings = settings_of("--phases", phases, "--batch.global_batch_size", "64")
+    growing = chosen_variants("recipe", settings, ("growing_batches",))[-1]
+    sizes = [each.global_batch_size for each in variant_settings(settings, growing).batches]
+    assert sizes == [16, 64, 4, 16]
+
+
+@pytest.mark.parametrize(("preset", "other"), [("quickstart", "packed"), ("small", "padded")])
+def test_rows_are_packed_where_they_were_padded_and_the_other_way(preset, other):
+    settings = settings_of("--preset", preset)
+    variant = chosen_variants("recipe", settings, (other,))[-1]
+    assert (variant.name, variant.title) == (other, f"{other} rows")
+    assert variant_settings(settings, variant).batch.packed == (other == "packed")
 
 
 def test_variants_of_a_recipe_mask_more_than_is_trained_whatever_is_held_out():

@@ -4,6 +4,7 @@ from pydantic import ValidationError
 from bert_core.config import SIZES, ModernConfig
 from bert_core.errors import UserError
 from bert_core.settings import BINS_VERSION, ORDER_VERSION, RowSettings
+from workflows.pretrain import parse
 from workflows.pretraining.sections import ModelSettings, Phase, described_phases
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
@@ -226,6 +227,11 @@ def test_what_cannot_train_is_refused():
     refused("12 attention heads cannot share a width of 100", model={"hidden_size": 100} | HEADS)
     refused("are more than 1 together", rows={"mask_token_share": 0.95})
     refused("pattern", name="a/b")
+    refused("finite", model={"block": "modern", "global_rope_theta": float("inf")})
+    full = {"objective": "mlm", "input_format": "full_sentences"}
+    refused("leave out short_row_share", rows=full | {"short_row_share": 0.5})
+    refused("finite", cluster={"cpus_per_worker": float("inf")})
+    refused("finite", teacher="model", distillation={"temperature": float("inf")})
     tpu = {"use_gpu": False, "tpu": "v5e", "topology": "2x2"}
     modern, short = {"block": "modern"}, {"sequence_length": 64, "steps": 1}
     refused("reads one text, both ways", model=modern, rows={"input_format": "segment_pair"})
@@ -246,6 +252,8 @@ def test_what_cannot_train_is_refused():
     refused("evaluation.masked_share", rows=left, evaluation={"masked_share": 0.3})
     few = [short, short | {"global_batch_size": 2}]
     refused("cannot share 2 rows a step", phases=few, cluster={"num_workers": 4})
+    slices = tpu | {"num_slices": [1, 4]}
+    refused("cannot share 2 rows a step", phases=few, cluster=slices, batch={"packed": False})
     refused("pattern", name="..")
     # A CPU has a kernel for it, and a range of workers may begin with few.
     PretrainSettings(batch=packed, name="wiki-2.1_a")
@@ -321,3 +329,68 @@ def test_what_differs_from_the_paper_is_described(rows, text):
     settings = RowSettings(**rows)
     assert settings.described == text
     assert settings.are_the_papers == (not rows)
+
+
+def short(*arguments):
+    return parse(
+        ["--preset", "base", "--phases", '[{"sequence_length":128,"steps":100}]', *arguments]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--optimizer.warmup_steps 10000"),
+        (["--optimizer.warmup_steps", "100"], "--optimizer.warmup_steps 100"),
+        (["--optimizer.warmup_share", "0.999"], "--optimizer.warmup_share 0.999"),
+        (
+            ["--optimizer.warmup_steps", "91", "--optimizer.schedule", "wsd"],
+            "lower --optimizer.decay_share",
+        ),
+    ],
+)
+def test_a_learning_rate_that_never_comes_to_its_peak_is_refused(arguments, named):
+    with pytest.raises(UserError) as caught:
+        short(*arguments)
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_warmup_may_take_all_steps_but_one_or_the_decay():
+    assert short("--optimizer.warmup_steps", "99").warmup_steps == 99
+    assert short("--optimizer.warmup_share", "0.06").warmup_steps == 6
+    wsd = ("--optimizer.warmup_steps", "90", "--optimizer.schedule", "wsd")
+    assert short(*wsd).warmup_steps == 90
+    assert short("--decay_from", "checkpoint").warmup_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["--shards", "shards", "--text", "texts"], "--text (leave it out"),
+        (["--shards", "shards", "--heldout_share", "0.2"], "--heldout_share (leave it out"),
+        (["--decay_from", "here", "--optimizer.warmup_steps", "3"], "--optimizer.warmup_steps"),
+        (["--decay_from", "here", "--optimizer.warmup-share=0.1"], "--optimizer.warmup_share"),
+        (
+            ["--optimizer.warmup_steps", "3", "--optimizer.warmup_share", "0.1"],
+            "--optimizer.warmup_steps --optimizer.warmup_share",
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(arguments, where):
+    with pytest.raises(UserError) as caught:
+        parse(arguments)
+    assert where in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_warmup_steps_that_are_given_win_over_the_share_of_a_preset():
+    adapt = ["--preset", "adapt", "--start_from", "model"]
+    assert parse(adapt).warmup_steps == 300
+    assert parse([*adapt, "--optimizer.warmup_steps", "100"]).warmup_steps == 100
+    assert parse([*adapt, "--optimizer.warmup_share", "0.1"]).warmup_steps == 500
+
+
+def test_settings_of_a_run_of_text_may_be_repeated_on_its_shards(tmp_path):
+    preset = tmp_path / "settings.yaml"
+    preset.write_text("{text: [texts], vocabulary_size: 500, optimizer: {warmup_steps: 9}}")
+    assert parse(["--preset", str(preset), "--shards", "shards"]).shards is not None
+    assert parse(["--preset", str(preset), "--decay_from", "here"]).warmup_steps == 0

@@ -12,9 +12,17 @@ from bert_core.text.shards import ShardIndex, open_shards, write_index
 from bert_core.text.sources import find_parts
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import train_wordpiece
-from workflows.pretrain import announce, label_note, packing_note, refuse_unfit_shards
+from workflows.pretrain import (
+    announce,
+    label_note,
+    opened_pretraining,
+    packing_note,
+    refuse_unfit_shards,
+    workers_note,
+)
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 
 
@@ -45,6 +53,18 @@ def test_more_workers_than_bins_are_told():
     assert not packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,16]"))
     (line,) = packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,17]"))
     assert "at most 16 bins" in line and "below 256" in line
+
+
+def test_there_are_no_more_workers_than_rows_in_any_phase(tmp_path, corpus):
+    last = '{"sequence_length": 32, "steps": 99, "global_batch_size": 4}'
+    phases = f'[{{"sequence_length": 32, "steps": 99}}, {last}]'
+    options = ("--cluster.num_workers", "[1,8]", "--phases", phases, "--storage", str(tmp_path))
+    settings, storage = parse(*options), open_storage(str(tmp_path))
+    with opened_pretraining(settings, storage, open_shards(corpus)) as job:
+        assert job.settings.cluster.num_workers == (1, 4)
+    (line,) = workers_note(settings)
+    assert "at most 4" in line
+    assert not workers_note(job.settings)
 
 
 def test_what_is_about_to_happen_is_said(tmp_path, corpus, capsys):
