@@ -52,7 +52,7 @@ def equal_time_verdict(outcome: AblationOutcome) -> str:
         if others:
             second = last[others[0].title]
             minutes = next(at for at, loss in _at_the_last_length(best) if loss <= second)
-            said += f"; {best.title} has the {second:.4f} of {others[0].title} "
+            said += f"; {best.title} reaches the {second:.4f} of {others[0].title} "
             said += f"after {minutes:.3g} minutes"
     return said
 

@@ -186,7 +186,7 @@ def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
     first, second = outcome.variants
     said = equal_time_verdict(outcome)
     assert said.startswith("after 60 minutes each, ") and "nats a token" in said
-    assert f"{second.title} has the 3.0000 of {first.title} after 30 minutes" in said
+    assert f"{second.title} reaches the 3.0000 of {first.title} after 30 minutes" in said
     of_equal_steps = [replace(variant, phases=()) for variant in outcome.variants]
     assert equal_time_verdict(replace(outcome, variants=tuple(of_equal_steps), minutes=None)) == ""
 
@@ -199,7 +199,7 @@ def test_losses_of_other_questions_are_not_compared():
     assert first.question == second.question != third.question
     said = equal_time_verdict(outcome)
     assert f"{third.title} 1.1000" in said and "compare only between" in said
-    assert f"; {second.title} has the 3.0000" in said and f"; {third.title} has" not in said
+    assert f"; {second.title} reaches the 3.0000" in said and f"; {third.title} reaches" not in said
 
 
 def test_minutes_are_those_of_the_phase_that_a_step_is_of():
