@@ -312,7 +312,7 @@ def checked_sweep(*arguments):
 V5E = ("--cluster.tpu", "v5e", "--cluster.topology", "4x4")
 SHORT = (
     *("--study", "objective", "--model.max_position_embeddings", "64"),
-    *("--phases", '[{"steps": 2, "sequence_length": 64}]'),
+    *("--phases", '[{"steps": 2, "sequence_length": 64}]', "--optimizer.warmup_steps", "1"),
 )
 LEARNING_RATES = "optimizer.peak_learning_rate=1e-5..1e-4"
 SWEPT = ("--data", "d")

@@ -156,7 +156,7 @@ def parse_pretraining(kind: type[Settings], arguments: Sequence[str]) -> Setting
     if settings.decay_from is not None and warmups:
         what, remedy = "a run with --decay_from has no warm-up", "leave it out"
         raise UserError(what, f"--{warmups[0]}", remedy)
-    for name in ("text", "vocabulary_size", "heldout_share"):
+    for name in ("vocabulary_size", "heldout_share"):
         is_changed = getattr(settings, name) != kind.model_fields[name].default
         if settings.shards is not None and name in given and is_changed:
             what, remedy = "the text of --shards is prepared already", "leave it out, or --shards"

@@ -366,7 +366,6 @@ def test_a_warmup_may_take_all_steps_but_one_or_the_decay():
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [
-        (["--shards", "shards", "--text", "texts"], "--text (leave it out"),
         (["--shards", "shards", "--heldout_share", "0.2"], "--heldout_share (leave it out"),
         (["--decay_from", "here", "--optimizer.warmup_steps", "3"], "--optimizer.warmup_steps"),
         (["--decay_from", "here", "--optimizer.warmup-share=0.1"], "--optimizer.warmup_share"),
