@@ -197,8 +197,8 @@ def test_a_decoder_looks_to_the_left_in_any_numbers(minilm_folder, precision):
     whole, beginning = states(encoder, [row]), states(encoder, [row[:12]])
     # As the first of two rows it is padded nowhere either.
     beside = states(encoder, [row, row[:7]])[:20]
-    # A last bit of the attention may be a whole step of int8 in the next layer, how often depends
-    # on the CPU. Of the encoder that looks both ways the mean is 0.11.
+    # A last bit of the attention may become a whole step of int8 in the next layer, on some CPUs
+    # more often. For an encoder that looks both ways the mean is 0.11.
     tolerance = 1e-5 if precision == "float32" else 0.03
     assert (whole[:12] - beginning).abs().mean() < tolerance
     assert (whole - beside).abs().mean() < tolerance
