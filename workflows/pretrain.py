@@ -18,6 +18,7 @@ from bert_core.text.pairs import RowPlanner
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import command
+from workflows.model_location import EncoderFolder
 from workflows.pretraining.job import (
     PretrainingJob,
     Start,
@@ -83,21 +84,8 @@ def opened_pretraining(
     With a `start` the settings are those of `continue_from`. The run's name is made of the preset
     and a hash where the settings give none. Raises `UserError` for what the user can mend.
     """
-    refuse_unfit_shards(shards, settings.rows)
-    recipe = settings.recipe() | {"data": shards.data_hash}
-    if start is not None:
-        refuse_another_tokenizer(start, shards, settings)
-        recipe["start"] = start.encoder.sha256
     teacher = find_teacher(settings, storage, shards)
-    if teacher is not None:
-        recipe["teacher"] = teacher.sha256
-    if settings.decay_from is not None:
-        recipe["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
-    if settings.replay is not None:
-        replay = open_beside(settings.replay, "--replay", shards, settings.rows)
-        recipe["replay"] = replay.data_hash
-    if settings.evaluation.other is not None:
-        open_beside(settings.evaluation.other, "--evaluation.other", shards, settings.rows)
+    recipe = settings.recipe() | recipe_inputs(settings, shards, start, teacher)
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     adopt = None if remote is None else remote.adopt
@@ -106,6 +94,33 @@ def opened_pretraining(
         job = PretrainingJob(settings, storage, folder, shards, remote, start=start)
         job.teacher = teacher
         yield job
+
+
+def recipe_inputs(
+    settings: PretrainSettings,
+    shards: TokenShards,
+    start: Start | None,
+    teacher: EncoderFolder | None,
+) -> dict[str, str]:
+    """The hashes of what a run begins with and reads, which stand in its recipe.
+
+    Raises `UserError` for what does not fit the shards.
+    """
+    refuse_unfit_shards(shards, settings.rows)
+    inputs = {"data": shards.data_hash}
+    if start is not None:
+        refuse_another_tokenizer(start, shards, settings)
+        inputs["start"] = start.encoder.sha256
+    if teacher is not None:
+        inputs["teacher"] = teacher.sha256
+    if settings.decay_from is not None:
+        inputs["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
+    if settings.replay is not None:
+        replay = open_beside(settings.replay, "--replay", shards, settings.rows)
+        inputs["replay"] = replay.data_hash
+    if settings.evaluation.other is not None:
+        open_beside(settings.evaluation.other, "--evaluation.other", shards, settings.rows)
+    return inputs
 
 
 def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:

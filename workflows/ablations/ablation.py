@@ -35,12 +35,13 @@ from workflows.ablations.studies import (
     variant_settings,
 )
 from workflows.finetuning.data import read_task_data
-from workflows.pretrain import opened_pretraining, prepared_text
+from workflows.pretrain import opened_pretraining, prepared_text, recipe_inputs
 from workflows.pretraining.job import (
     PretrainingJob,
     Start,
     continue_from,
     find_start,
+    find_teacher,
     tokens_per_word,
 )
 from workflows.pretraining.settings import PretrainSettings
@@ -395,11 +396,16 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         ]
     starts = [find_start(each, storage) for each in to_train]
     to_train = [continue_from(*pair) for pair in zip(to_train, starts, strict=True)]
+    texts = [open_shards(each.shards or prepared, "train") for each in to_train]
+    pairs = zip(to_train, texts, strict=True)
+    teachers = [find_teacher(each, storage, text) for each, text in pairs]
+    inputs = [recipe_inputs(*each) for each in zip(to_train, texts, starts, teachers, strict=True)]
     control = settings.control and open_shards(settings.control, "train").data_hash
     recipe = {
         "study": settings.study,
         "variants": {
-            variant.name: each.recipe() for variant, each in zip(variants, to_train, strict=True)
+            variant.name: each.recipe() | {name: read[name] for name in read if name != "data"}
+            for variant, each, read in zip(variants, to_train, inputs, strict=True)
         },
         "data": shards.data_hash,
         **({} if control is None else {"control": control}),
@@ -411,19 +417,21 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     with ExitStack() as opened:
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
-        models = zip(variants, to_train, starts, strict=True)
-        timed = of_equal_time(settings, folder, list(models), prepared, storage)
+        models = [
+            (begun and begun.encoder.path, teacher and teacher.path.absolute())
+            for begun, teacher in zip(starts, teachers, strict=True)
+        ]
+        given = list(zip(variants, to_train, models, strict=True))
+        timed = of_equal_time(settings, folder, given, prepared)
         planned = [
             PlannedVariant(
-                opened.enter_context(
-                    opened_pretraining(
-                        each, storage, open_shards(each.shards or prepared, "train"), begun
-                    )
-                ),
+                opened.enter_context(opened_pretraining(each, storage, text, begun)),
                 variant,
                 phases,
             )
-            for variant, (each, phases), begun in zip(variants, timed, starts, strict=True)
+            for variant, (each, phases), text, begun in zip(
+                variants, timed, texts, starts, strict=True
+            )
         ]
         write_atomically(folder.settings, _settings_text(settings))
         yield Ablation(settings, storage, folder, shards, planned, start)

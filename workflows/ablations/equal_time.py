@@ -13,18 +13,19 @@ from typing import Any
 
 from bert_core.disk import write_atomically
 from bert_core.strict_files import read_json_object
-from bert_core.text.shards import open_shards
 from workflows.ablations.settings import AblateSettings
 from workflows.ablations.studies import Variant
-from workflows.pretraining.job import Start, find_teacher, for_workers
+from workflows.pretraining.job import for_workers
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
-from workflows.runs.storage import Storage
 
 _FILE = "seconds_per_step.json"
 _WARM_UP_STEPS, _FEWEST_STEPS = 3, 5
 _SECONDS = 30.0
 """Of each phase of each variant."""
+
+Models = tuple[Path | None, Path | None]
+"""The folders of a variant's start model and of its teacher."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,8 @@ def seconds_until(step: int, phases: Sequence[TimedPhase]) -> float:
 def of_equal_time(
     settings: AblateSettings,
     folder: RunFolder,
-    variants: Sequence[tuple[Variant, PretrainSettings, Start | None]],
+    variants: Sequence[tuple[Variant, PretrainSettings, Models]],
     shards: Path,
-    storage: Storage,
 ) -> list[tuple[PretrainSettings, tuple[TimedPhase, ...]]]:
     """The settings of the variants with as many steps as take `settings.minutes`, and their phases.
 
@@ -61,13 +61,8 @@ def of_equal_time(
         return [(each, ()) for _, each, _ in variants]
     path = folder.path / _FILE
     known = read_json_object(path, is_optional=True)
-    for variant, each, start in variants:
+    for variant, each, models in variants:
         if variant.is_trained and variant.name not in known:
-            teacher = find_teacher(each, storage, open_shards(shards, "train"))
-            models = (
-                None if start is None else start.encoder.path,
-                None if teacher is None else teacher.path.absolute(),
-            )
             known[variant.name] = _measured(each, shards, models, settings.gpus_per_trial)
             write_atomically(path, json.dumps(known, indent=1) + "\n")
     timed = []
@@ -113,13 +108,8 @@ def with_minutes(
     )
 
 
-def _measured(
-    settings: PretrainSettings, shards: Path, models: Sequence[Path | None], gpus: float
-) -> list[float]:
-    """Seconds of a step of each phase, measured by a task with the place of a run.
-
-    `models` are the folders of the start model and the teacher.
-    """
+def _measured(settings: PretrainSettings, shards: Path, models: Models, gpus: float) -> list[float]:
+    """Seconds of a step of each phase, measured by a task with the place of a run."""
     import ray
 
     from workflows.clusters.tasks import connect
@@ -139,7 +129,7 @@ def _time_steps(
     values: dict[str, Any],
     phase: int,
     shards: Path,
-    models: Sequence[Path | None],
+    models: Models,
     num_threads: int,
     seconds: float,
 ) -> float:

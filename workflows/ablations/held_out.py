@@ -43,11 +43,10 @@ def equal_time_verdict(outcome: AblationOutcome) -> str:
     last = {each.title: minutes_curve(each)[-1][1] for each in variants}
     parts = [f"{title} {loss:.4f}" for title, loss in last.items()]
     said = f"after {outcome.minutes:g} minutes each, {', '.join(parts)} {_unit(variants)}"
-    questions = dict.fromkeys(each.question for each in variants)
-    if len(questions) > 1:
+    groups = _by_question(variants)
+    if len(groups) > 1:
         said += ", which compare only between variants that predict the same"
-    for question in questions:
-        same = [each for each in variants if each.question == question]
+    for same in groups:
         best, *others = sorted(same, key=lambda each: last[each.title])
         if others:
             second = last[others[0].title]
@@ -164,34 +163,47 @@ def curve_figures(outcome: AblationOutcome) -> list[Figure]:
         "Next": [each for each in pretrained if is_next_token(each)],
     }
     figures = [_curves(title, variants) for title, variants in groups.items() if variants]
-    timed = _of_equal_time(outcome)
-    if timed:
-        figures.insert(0, _over_minutes(timed))
-    return figures
+    by_question = _by_question(_of_equal_time(outcome))
+    return [*map(_over_minutes, by_question), *figures]
+
+
+def _by_question(variants: Sequence[VariantOutcome]) -> list[list[VariantOutcome]]:
+    """The variants in groups whose losses compare: those of each predict the same."""
+    questions = dict.fromkeys(each.question for each in variants)
+    return [[each for each in variants if each.question == question] for question in questions]
 
 
 def _over_minutes(variants: Sequence[VariantOutcome]) -> Figure:
+    """Of variants with one question; others have a figure of their own."""
     unit = _unit(variants)
     title = f"{unit[0].upper()}{unit[1:]} over minutes of training, held out"
-    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
-    for variant in variants:
-        curve = minutes_curve(variant)
-        color = MARK if variant.is_reference else SHADES[-1]
-        label = f"{variant.title}, {curve[-1][1]:.4f}"
-        chart.line(*zip(*curve, strict=True), color=color, label=label).set_label(label)
-    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
-    return chart.finish("over-minutes", caption="", alt=title)
+    chart = _chart_of_lines(title, [(each, minutes_curve(each)) for each in variants], ".4f")
+    name = f"over-minutes-{variants[0].name}"
+    return chart.finish(name, caption=variants[0].question, alt=title)
 
 
 def _curves(objective: str, variants: Sequence[VariantOutcome]) -> Figure:
     title = f"{objective}-token loss by step, held out"
-    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
-    for index, variant in enumerate(variants):
-        share = (index + 1) / len(variants)
-        color = MARK if variant.is_reference else SHADES[round(share * (len(SHADES) - 1))]
-        label = f"{variant.title}, {variant.curve[-1][1]:.3f}"
-        line = chart.line(*zip(*variant.curve, strict=True), color=color, label=label)
-        line.set_label(shortened(label, 40))
-    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    chart = _chart_of_lines(title, [(each, each.curve) for each in variants], ".3f")
     chart.axes.xaxis.set_major_formatter("{x:,.0f}")
     return chart.finish(f"loss-{objective.lower()}", caption="", alt=title)
+
+
+def _chart_of_lines(
+    title: str,
+    lines: Sequence[tuple[VariantOutcome, Sequence[tuple[float, float]]]],
+    form: str,
+) -> Chart:
+    """A line for each variant, darker from one to the next, and its last value in the legend."""
+    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
+    others = [variant for variant, _ in lines if not variant.is_reference]
+    for variant, curve in lines:
+        color = MARK
+        if not variant.is_reference:
+            share = (others.index(variant) + 1) / len(others)
+            color = SHADES[round(share * (len(SHADES) - 1))]
+        label = f"{variant.title}, {curve[-1][1]:{form}}"
+        line = chart.line(*zip(*curve, strict=True), color=color, label=label)
+        line.set_label(shortened(label, 40))
+    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    return chart

@@ -5,11 +5,17 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from ablation_runs import ablation_settings, made_up_sweep, write_inputs
 from pretraining_runs import Run, train_here
 
+from bert_core.config import SIZES
 from bert_core.errors import UserError
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.special_tokens import num_embeddings
 from bert_core.text.shards import open_shards
+from bert_core.tokenizer import load_tokenizer
 from workflows.ablations.ablation import opened_ablation, variant_row
 from workflows.ablations.run import note_figures
 from workflows.ablations.settings import parse
@@ -90,6 +96,27 @@ def test_other_settings_are_another_ablation(tmp_path, inputs):
     other = opened(tmp_path, inputs, study="masking")
     with pytest.raises(UserError, match="run ablation was made with other settings"):
         other.__enter__()
+
+
+def test_another_start_model_or_teacher_is_another_ablation(tmp_path, inputs):
+    tokenizer = load_tokenizer(inputs / "corpus")
+    names = set()
+    for option in ("start_from", "teacher"):
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            model = tmp_path / f"{option}-{seed}"
+            shape = {"num_hidden_layers": 1, "max_position_embeddings": 32}
+            shape["vocab_size"] = num_embeddings(tokenizer)
+            config = SIZES["tiny"].model_copy(update=shape)
+            save_model_folder(model, Bert.for_pretraining(config), tokenizer, "# A card\n")
+            changed = {option: model, "study": "masking_rate", "variants": "0.15"}
+            if option == "start_from":
+                changed["preset"] = "adapt"
+            settings = ablation_settings(tmp_path, inputs, **changed)
+            settings = settings.model_copy(update={"name": None})
+            with opened_ablation(settings, open_storage(str(tmp_path))) as ablation:
+                names.add(ablation.folder.name)
+    assert len(names) == 4
 
 
 def test_wrong_data_is_refused_before_anything_is_made(tmp_path, inputs):

@@ -1,11 +1,12 @@
 """Variants of equal time: how many steps they get, and what a report says of them."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import torch
-from ablation_runs import ablation_settings, objective, write_inputs
+from ablation_runs import ablation_settings, made_up_variants, objective, write_inputs
 from pretraining_runs import Channel, worker_threads, write_corpus
 
 from bert_core.config import SIZES
@@ -17,7 +18,7 @@ from bert_core.tokenizer import load_tokenizer
 from workflows.ablations import equal_time
 from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.equal_time import TimedPhase, with_minutes
-from workflows.ablations.held_out import equal_time_verdict, minutes_curve
+from workflows.ablations.held_out import curve_figures, equal_time_verdict, minutes_curve
 from workflows.ablations.report import write_ablation_report
 from workflows.ablations.studies import chosen_variants, variant_settings
 from workflows.clusters.workers import Worker
@@ -200,6 +201,17 @@ def test_losses_of_other_questions_are_not_compared():
     said = equal_time_verdict(outcome)
     assert f"{third.title} 1.1000" in said and "compare only between" in said
     assert f"; {second.title} reaches the 3.0000" in said and f"; {third.title} reaches" not in said
+    drawn = [figure.name for figure in curve_figures(outcome) if "over-minutes" in figure.name]
+    assert len(drawn) == len(set(drawn)) == 2, "a picture for each question"
+
+
+def test_no_two_variants_have_one_color():
+    variants = tuple(replace(each, phases=ONE_PHASE) for each in made_up_variants("recipe"))
+    figures = curve_figures(replace(objective(), variants=variants, minutes=1.0))
+    assert len(figures) == 2, "over minutes, and over steps"
+    for figure in figures:
+        colors = re.findall(r"stroke: var\(--(\w+), #\w+\); stroke-width: 1\.5", figure.svg)
+        assert len(set(colors)) == len(variants)
 
 
 def test_minutes_are_those_of_the_phase_that_a_step_is_of():
