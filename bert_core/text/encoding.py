@@ -47,12 +47,22 @@ def _sentences(line: str, language: str) -> Iterator[str]:
     begin = 0
     while len(line) - begin > _MOST_CHARACTERS:
         ends = _ends(line, begin, begin + _MOST_CHARACTERS, language)
-        for end in ends[:-2] or ends:  # what comes next may move the last end but one as well
+        sure = ends[:-2]  # what comes next may move the last end but one as well
+        if not sure:
+            sure = [*ends[:-1], max([_before_the_last_word(line, begin, ends[-1]), *ends[:-1]])]
+        for end in sure:
             yield line[begin:end]
             begin = end
     for end in _ends(line, begin, len(line), language):
         yield line[begin:end]
         begin = end
+
+
+def _before_the_last_word(line: str, begin: int, end: int) -> int:
+    """Where a stretch of a line ends, not inside a word unless it is one word."""
+    is_in_a_word = not (line[end - 1].isspace() or line[end].isspace())
+    words = line[begin:end].rsplit(maxsplit=1)
+    return end - len(words[1]) if is_in_a_word and len(words) == 2 else end
 
 
 def _ends(line: str, begin: int, end: int, language: str) -> list[int]:

@@ -72,6 +72,15 @@ def test_a_long_line_is_split_as_its_parts_are():
     assert split_sentences("a" * 50_000) == ["a" * (1 << 14)] * 3 + ["a" * (50_000 - 3 * (1 << 14))]
 
 
+def test_a_long_line_without_sentences_is_cut_between_words():
+    words = [f"word{number}" for number in range(10_000)]
+    for stop in ("", ". "):  # the first word a sentence, or none
+        line = words[0] + stop + " ".join(words)
+        found = split_sentences(line)
+        assert max(map(len, found)) <= 1 << 14 and len(found) < 10
+        assert " ".join(found).split() == line.split()
+
+
 @pytest.mark.parametrize("space", "\u00a0\u0085\u2009\u2028\u3000")
 def test_a_wide_space_before_a_period_ends_nothing_but_the_sentence(space):
     text = f"By J{space}. R. Smith. A b{space}{space}. C{space}d."
