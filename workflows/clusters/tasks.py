@@ -17,7 +17,7 @@ from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bert_core.disk import is_disk_full
-from bert_core.errors import UserError
+from bert_core.errors import UserError, reason_of
 from workflows.output_folder import WorkKeptError
 
 _POLL_SECONDS = 0.5
@@ -33,7 +33,7 @@ def connect() -> None:
     """Joins the cluster of the job or of RAY_ADDRESS, or this machine's; without one, starts one.
 
     Takes seconds, and says so on standard error. Raises `UserError` where RAY_ADDRESS leads
-    nowhere, and `KeyboardInterrupt` on SIGTERM meanwhile.
+    nowhere or Ray does not start, and `KeyboardInterrupt` on SIGTERM meanwhile.
     """
     if ray.is_initialized():
         return
@@ -61,6 +61,12 @@ def connect() -> None:
         if error.code == signal.SIGTERM:  # Ray's own handler, which ends a program without a word
             raise KeyboardInterrupt from None
         raise
+    except Exception as error:  # of many types; a start that takes too long is a plain Exception
+        if is_disk_full(error):
+            raise
+        where = f"RAY_ADDRESS={address}" if address else "ray.init"
+        remedy = "mend it; where the machine is busy, repeat the command later"
+        raise UserError(f"Ray did not start, {reason_of(error)}", where, remedy) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 

@@ -156,6 +156,26 @@ def test_the_remedies_for_a_cluster_that_asks_for_a_token_work(ray_cluster, tmp_
     assert connected(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)[0] == 0
 
 
+def test_ray_that_does_not_start_is_one_line(tmp_path):
+    too_long = tmp_path / ("a" * 100)  # for the path of a socket
+    environment = os.environ | {"RAY_TMPDIR": str(too_long), "RAY_ADDRESS": ""}
+    program = (
+        "from workflows.command import run_command\n"
+        "from workflows.clusters.tasks import connect\n"
+        "raise SystemExit(run_command(connect))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: Ray did not start, ")
+
+
 OF_EACH_PROCESS = Path("/proc/self/cwd")
 """A path that is another folder in each process: to the driver and to a node as on two machines."""
 
