@@ -176,7 +176,7 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
         ({"slice_by": "colour"}, "colour"),
         ({"options": "text_colum=title"}, "did you mean text_column"),
         ({"options": "text_column=title"}, "title"),
-        ({"options": "metric=f2"}, "unknown metric"),
+        ({"options": "metric=f2"}, "unknown metric.*: --options metric=f2 "),
         ({"options": "max_length=33"}, "rows of 33 tokens, the model has 32 positions"),
         ({"num_resample": 5}, r"unknown setting, did you mean num_resamples"),
     ],

@@ -146,7 +146,7 @@ def with_options(task: "Task", options: Mapping[str, str], positions: int | None
         where = ".".join(map(str, first["loc"]))
         raise UserError(refusal(error), f"--options {where}", "give another value") from error
     refuse_ignored_options(changed, options)
-    refuse_unknown_metric(changed)
+    refuse_unknown_metric(changed, "--options metric=")
     if positions is not None and "max_length" in options and changed.max_length > positions:
         what = f"rows of {changed.max_length} tokens, the model has {positions} positions"
         raise UserError(what, "--options max_length", f"give max_length={positions}, or less")

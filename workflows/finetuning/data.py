@@ -265,12 +265,15 @@ def refuse_other_labels(settings: TaskRunSettings, task: Task) -> None:
         check_weights(weights, task.labels)
 
 
-def refuse_unknown_metric(task: Task) -> None:
-    """Raises `UserError` where the metric that is to decide is none of the task's."""
+def refuse_unknown_metric(task: Task, option: str = "--options.metric ") -> None:
+    """Raises `UserError` where the metric that is to decide is none of the task's.
+
+    `option` is what it was given by, up to its name.
+    """
     if isinstance(task, Classification) and task.criterion not in task.metric_names:
         raise UserError(
             f"unknown metric{nearest(task.criterion, task.metric_names)}",
-            f"--options.metric {task.criterion}",
+            f"{option}{task.criterion}",
             f"one of {', '.join(task.metric_names)}",
         )
 
