@@ -27,7 +27,14 @@ from bert_core.tasks.sequences import Overflow, TooManyTokensError
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.training.loop import autocast
-from bert_core.word_marks import BEGINS, CONTINUING, behind_spaces, space_mark, word_marks
+from bert_core.word_marks import (
+    BEGINS,
+    CONTINUING,
+    behind_spaces,
+    space_mark,
+    word_ending,
+    word_marks,
+)
 
 
 def masked_token_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
@@ -131,18 +138,24 @@ class FillMask:
         Notes: `spans` [P, 2], the characters of each [MASK]; `example` [P], its text.
         """
         own = special_tokens(tokenizer).mask  # as long as MASK, so characters stay where they are
-        whole = cut_texts(tokenizer, [text.replace(MASK, own) for text in examples])
+        texts = [text.replace(MASK, own) for text in examples]
+        whole = cut_texts(tokenizer, texts)
         tokens = cut_tokens(whole, self.max_length - 2, self.overflow)
         rows = unit_rows(tokens, tokenizer, unit="token", pooling=None, max_length=self.max_length)
         is_mask = tokens.input_ids[rows.units] == special_token_ids(tokenizer).mask
         assert tokens.offsets is not None
-        text = np.repeat(np.arange(len(examples)), tokens.lengths)
         masks = rows.units[is_mask]
+        example = np.repeat(np.arange(len(examples)), tokens.lengths)[masks]
+        spans = tokens.offsets[masks]  # a mask may take in the space beside it
+        for span, number in zip(spans, example.tolist(), strict=True):
+            begin = texts[number].find(own, *span.tolist())
+            if begin >= 0:
+                span[:] = begin, begin + len(own)
         return replace(
             keep_places(rows.rows, is_mask),
             num_tokens=whole.lengths + 2,
             truncated=tokens.lengths < whole.lengths,
-            notes={"spans": tokens.offsets[masks], "example": text[masks]},
+            notes={"spans": spans, "example": example},
         )
 
     def decode(
@@ -183,17 +196,16 @@ class FillMask:
         self, number: int, score: float, text: str, start: int, end: int
     ) -> dict[str, Any]:
         token = str(self.tokenizer.id_to_token(number))
-        filling, before = token.removeprefix(CONTINUING), text[:start]
-        if space_mark(self.tokenizer) is not None:  # its own text has no marks
+        filling, before, behind = token.removeprefix(CONTINUING), text[:start], text[end:]
+        if ending := word_ending(self.tokenizer):
+            if not token.endswith(ending):  # the word goes on behind it
+                behind = behind.lstrip()
+            token = filling = token.removesuffix(ending)
+        elif space_mark(self.tokenizer) is not None:  # its own text has no marks
             token = filling = self.tokenizer.decode([number], skip_special_tokens=False).strip()
-        if not word_marks(self.tokenizer)[number] & BEGINS:  # it continues the word before it
-            before = before.rstrip()
-        return {
-            "token": token,
-            "id": number,
-            "score": score,
-            "sequence": before + filling + text[end:],
-        }
+        if not ending and not word_marks(self.tokenizer)[number] & BEGINS:
+            before = before.rstrip()  # it continues the word before it
+        return {"token": token, "id": number, "score": score, "sequence": before + filling + behind}
 
 
 def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
@@ -204,8 +216,9 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for word in words:
         (text,) = behind_spaces(tokenizer, [word])
-        # Where tokens have a mark for the space before them, one of this name continues a word.
-        number = tokenizer.token_to_id(word) if space_mark(tokenizer) is None else None
+        # Where tokens have a mark for a space beside them, one of this name is part of a word.
+        is_marked = space_mark(tokenizer) is not None or word_ending(tokenizer)
+        number = None if is_marked else tokenizer.token_to_id(word)
         pieces = (
             tokenizer.encode(text, add_special_tokens=False).ids if number is None else [number]
         )

@@ -1,4 +1,7 @@
-"""Where words begin, by what a vocabulary writes in its tokens: `##ing`, `Ġhouse`, `▁house`."""
+"""Where words begin, by what a vocabulary writes in its tokens.
+
+`##ing`, `Ġhouse`, `▁house`, or, at the end of a word, `house</w>`.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -51,10 +54,15 @@ def _read(tokenizer: Tokenizer) -> Marks:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     marks = np.full(num_embeddings(tokenizer), BEGINS, dtype=np.uint8)
     mark = space_mark(tokenizer)
+    special = set(special_tokens(tokenizer).all)
+    if ending := word_ending(tokenizer):
+        for token, index in vocabulary.items():
+            is_special = token in special
+            marks[index] = BEGINS * is_special | _ENDS * (is_special or token.endswith(ending))
+        return marks
     if mark is None:
         marks[[each for token, each in vocabulary.items() if token.startswith(CONTINUING)]] = 0
         return marks
-    special = set(special_tokens(tokenizer).all)
     as_bytes = _byte_letters() if mark == BYTE_SPACE else None
     for token, index in vocabulary.items():
         if token in special:
@@ -90,6 +98,16 @@ def space_mark(tokenizer: Tokenizer) -> str | None:
         if step["type"] == "Metaspace":
             return step["replacement"]
     return None
+
+
+def word_ending(tokenizer: Tokenizer) -> str:
+    """What the vocabulary writes at the end of a word; "" where it marks something else.
+
+    `</w>` is that of the published code of Sennrich et al. 2016.
+    """
+    if space_mark(tokenizer) is not None:
+        return ""
+    return getattr(tokenizer.model, "end_of_word_suffix", None) or ""
 
 
 def begins_behind_space(tokenizer: Tokenizer) -> bool:

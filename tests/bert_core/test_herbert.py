@@ -1,11 +1,20 @@
 """HerBERT: byte pairs behind BERT's normalizer, under RoBERTa's names of special tokens."""
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, HerbertTokenizer
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    HerbertTokenizer,
+    pipeline,
+)
 
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
+from bert_core.word_marks import begins_word, word_marks
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 WORDS = [*SPECIAL, *"abcdefgh", *(f"{letter}</w>" for letter in "abcdefgh"), "ab</w>"]
@@ -38,6 +47,39 @@ def test_transformers_reads_the_tokens_of_a_folder_written_here(folder, tmp_path
         for text in TEXTS:
             assert found(text).input_ids == ours.encode(text).ids
             assert found(text, "ab").input_ids == ours.encode(text, "ab").ids
+
+
+@pytest.fixture
+def language_model(folder, tmp_path):
+    """A masked language model of theirs with the same tokenizer."""
+    config = BertConfig.from_pretrained(folder)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "language_model")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "language_model")
+    return tmp_path / "language_model"
+
+
+def test_words_are_what_ends_with_their_mark(folder):
+    _, _, tokenizer = load_model_folder(folder)
+    ids = tokenizer.encode("abc hgf a ab", add_special_tokens=False).ids
+    begins = begins_word(np.array(ids), word_marks(tokenizer))
+    assert len(ids) > 4 and begins.sum() == 4
+
+
+def test_missing_words_are_filled_as_transformers_does(language_model):
+    text = "a <mask> b"
+    theirs = pipeline("fill-mask", str(language_model), top_k=len(WORDS) - 5)(text)
+    ours = load_predictor(language_model).fill_mask([text], top_k=len(WORDS))[0].masks[0]
+    found = {each.id: (each.token, each.sequence) for each in ours.candidates}
+    for each in theirs:
+        token, sequence = found[each["token"]]
+        assert token == each["token_str"].strip()
+        if each["token"] >= len(SPECIAL):
+            assert sequence == each["sequence"]
+
+
+def test_a_target_is_a_whole_word(language_model):
+    (found,) = load_predictor(language_model).fill_mask(["a <mask> b"], targets=["c"])
+    assert [each.id for each in found.masks[0].candidates] == [WORDS.index("c</w>")]
 
 
 def test_pairs_have_one_separator_between_them(folder):

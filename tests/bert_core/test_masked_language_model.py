@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small_tasks import write_encoder
+from tokenizers import AddedToken
 from transformers import BertForPreTraining
 
 from bert_core.errors import UserError
@@ -99,6 +100,19 @@ def test_candidates_are_those_of_transformers(opened, published, fill):
             assert scores == pytest.approx(best.values.tolist(), abs=1e-5)
             for each in mask["candidates"]:
                 assert each["token"] == tokenizer.id_to_token(each["id"])
+
+
+@pytest.mark.parametrize("side", ["lstrip", "rstrip"])
+def test_a_mask_that_takes_in_a_space_leaves_it_in_the_sequence(folder, outputs_of, side):
+    _, _, tokenizer = load_model_folder(folder)
+    tokenizer.add_special_tokens([AddedToken(MASK, **{side: True})])
+    codec, texts = FillMask(tokenizer, 32), [f"the {MASK} sat"]
+    rows = codec.encode(texts, tokenizer)
+    (found,) = codec.decode(outputs_of(rows, masked_token_answers), rows, texts)
+    (mask,) = found["masks"]
+    assert (mask["start"], mask["end"]) == (4, 4 + len(MASK))
+    whole = [each for each in mask["candidates"] if not each["token"].startswith("##")]
+    assert whole and all(each["sequence"] == f"the {each['token']} sat" for each in whole)
 
 
 def test_a_sequence_has_the_word_and_a_sub_word_goes_on(opened):
