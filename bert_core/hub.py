@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from bert_core.errors import UserError, require
+from bert_core.strict_files import read_json_object
+from bert_core.tokenizer_settings import MODULES, rewrite_command
 
 SCHEME = "hf://"
 
@@ -94,7 +96,7 @@ _MODEL_FILES = (
     "added_tokens.json",
     "vocab.txt",
     "modules.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
     "config_sentence_transformers.json",
     "*/config.json",  # of the modules of sentence-transformers
 )
@@ -131,8 +133,34 @@ def fetch_hub_model(typed: str) -> HubModel:
             ) from error
         first = str(error).strip().partition("\n")[0]
         raise HubError("cannot fetch the model", typed, first) from error
-    path = Path(folder)
-    return HubModel(path, name.rpartition("/")[2], f"{SCHEME}{name}@{path.name}")
+    path, last = Path(folder), name.rpartition("/")[2]
+    _refuse_other_formats(path, name, typed)
+    return HubModel(path, last, f"{SCHEME}{name}@{path.name}")
+
+
+def _refuse_other_formats(folder: Path, name: str, typed: str) -> None:
+    """Raises `HubError` where a repository has no weights or no tokenizer in a format read here.
+
+    Other formats are not fetched: what opens a folder would not find them, and could not say so.
+    """
+    if not (folder / "config.json").is_file():
+        if (folder / MODULES).is_file():
+            remedy = rewrite_command(name, name.rpartition("/")[2])
+            raise HubError("an encoder in a folder of its own", typed, remedy)
+        raise HubError("no config.json in the repository", typed, "give that of an encoder")
+    named = read_json_object(folder / "config.json").get("architectures")
+    first = named[0] if isinstance(named, list) and named else ""
+    # Nobody types what a file says, unless it is the name of a class.
+    is_class = isinstance(first, str) and re.fullmatch("[A-Z][A-Za-z]{1,60}", first)
+    classes = (first if is_class else "AutoModel", "AutoTokenizer")
+    write = (f"{each}.from_pretrained({name!r}).save_pretrained('FOLDER')" for each in classes)
+    remedy = f"if you trust it, write both with transformers and give FOLDER: {'; '.join(write)}"
+    for what, files in (
+        ("safetensors", ("model.safetensors", "model.safetensors.index.json")),
+        ("tokenizer.json or vocab.txt", ("tokenizer.json", "vocab.txt")),
+    ):
+        if not any((folder / file).is_file() for file in files):
+            raise HubError(f"no {what} in the repository", typed, remedy)
 
 
 def _refuse_unreachable_hub(typed: str) -> None:

@@ -42,8 +42,8 @@ from bert_core.strict_files import (
     read_bounded,
     read_json_object,
 )
-from bert_core.tokenizer import load_tokenizer, write_tokenizer
-from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
+from bert_core.tokenizer import has_segments, load_tokenizer, write_tokenizer
+from bert_core.tokenizer_settings import MODULES, rewrite_command
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
@@ -310,7 +310,7 @@ def _verify_checksums(folder: Path) -> None:
 
 def _remedy_without_config(folder: Path) -> str:
     if os.path.lexists(folder / MODULES):
-        return rewrite_command(folder)
+        return rewrite_command(folder, folder)
     if (folder / "model" / CONFIG).is_file():  # the folder of a run
         return f"pass {folder / 'model'}"
     return f"pass a folder with {CONFIG}, weights and a tokenizer"
@@ -369,7 +369,7 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any], d
             del state[_POSITIONS]
         if first := family.position_offset(config):
             state[_POSITIONS] = state[_POSITIONS][first:].clone()
-        if _SEGMENTS in state and not read_tokenizer_settings(folder).has_segments:
+        if _SEGMENTS in state and not has_segments(folder):
             config = config.model_copy(update={"type_vocab_size": 1})
             state[_SEGMENTS] = state[_SEGMENTS][:1].clone()
         tagger = _weights_of_tagger(state)

@@ -121,7 +121,7 @@ def _fault(described: object) -> Fault | None:
     return next((fault for fault in faults if fault), None) or _fault_of_model(described["model"])
 
 
-def _steps(described: Mapping[str, Any], kind: str) -> Iterator[object]:
+def _steps(described: Mapping[str, Any], kind: str) -> Iterator[Any]:
     """The steps of a kind in their order, out of the sequences they may be in."""
     waiting: list[object] = [described.get(kind)]
     number = 0
@@ -294,10 +294,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise TokenizerError("no tokenizer", str(path), remedy)
     settings = read_tokenizer_settings(path.parent)
     try:
-        if path.suffix == ".json":
-            tokenizer = _from_tokenizer_file(path, settings)
-        else:
-            tokenizer = _from_vocabulary_file(path, settings)
+        build = _from_tokenizer_file if path.suffix == ".json" else _from_vocabulary_file
+        tokenizer = build(path, settings)
     except UserError:
         raise
     except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
@@ -326,21 +324,16 @@ def _num_between(tokenizer: Tokenizer, path: Path) -> int:
     is read and not run, for it may repeat a text as often as it likes.
     """
     special_token_ids(tokenizer)  # raises where one is missing
-    names, step = special_tokens(tokenizer), tokenizer.post_processor
-    described = {"post_processor": step and json.loads(step.__getstate__())}
-    steps: list[Any] = [*_steps(described, "post_processor")]
-    single: list[str] = []
-    pair: list[str] = []
-    match [each for each in steps if each["type"] != "ByteLevel"]:
+    names, single, pair = special_tokens(tokenizer), list[str](), list[str]()
+    match _row_steps(tokenizer):
         case []:
             return 2 if names is ROBERTA_TOKENS else 1
         case [{"cls": [cls, _], "sep": [sep, _], "type": kind}]:
             between = [sep] * (2 if kind == "RobertaProcessing" else 1)
             single, pair = [cls, "A", sep], [cls, "A", *between, "B", sep]
         case [{"single": first, "pair": second}]:
-            single, pair = (
-                [part["id"] for each in row for part in each.values()] for row in (first, second)
-            )
+            single = [part["id"] for each in first for part in each.values()]
+            pair = [part["id"] for each in second for part in each.values()]
     row, num_between = [names.cls, "A", names.sep], len(pair) - 4
     of_pair = [*row[:2], *[names.sep] * num_between, "B", names.sep]
     if single != row or pair != of_pair or num_between not in (1, 2):
@@ -350,6 +343,28 @@ def _num_between(tokenizer: Tokenizer, path: Path) -> int:
             "fix its post_processor, or give the tokenizer of a BERT model",
         )
     return num_between
+
+
+def _row_steps(tokenizer: Tokenizer) -> list[Any]:
+    """The steps that make rows of texts, as JSON."""
+    step = tokenizer.post_processor
+    described = {"post_processor": step and json.loads(step.__getstate__())}
+    return [each for each in _steps(described, "post_processor") if each["type"] != "ByteLevel"]
+
+
+def has_segments(folder: Path) -> bool:
+    """Whether the second text of a pair is segment 1; else all tokens are of segment 0.
+
+    A class that runs any tokenizer.json has the segments of the file's rows.
+    """
+    settings, path = read_tokenizer_settings(folder), folder / "tokenizer.json"
+    if not (settings.has_segments and settings.runs_any_file and path.is_file()):
+        return settings.has_segments
+    second = {"Sequence": {"id": "B", "type_id": 0}}
+    for step in _row_steps(read_tokenizer_file(path, TokenizerError)):
+        if step["type"] == "RobertaProcessing" or second in step.get("pair", ()):
+            return False
+    return True
 
 
 def _from_tokenizer_file(path: Path, settings: TokenizerSettings) -> Tokenizer:

@@ -19,6 +19,11 @@ from bert_core.strict_files import first_fault, read_json_object
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODULES, TRANSFORMER_SETTINGS = "modules.json", "sentence_bert_config.json"
 """The parts of a model of sentence-transformers, and what it sets of its encoder and tokenizer."""
+_OLDER_SETTINGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Older names of the second, in the order in which sentence-transformers looks for them."""
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The special tokens that settings name, in the order in which `transformers` adds them."""
@@ -91,8 +96,13 @@ class TokenizerSettings(BaseModel):
         return _splits_as_bert(self.tokenizer_class)
 
     @property
+    def runs_any_file(self) -> bool:
+        """Whether the class does what tokenizer.json says, of whatever kind that is."""
+        return self.tokenizer_class.removesuffix("Fast") in _ANY_CLASSES
+
+    @property
     def has_segments(self) -> bool:
-        """Whether the second text of a pair is segment 1; else all tokens are of segment 0.
+        """Whether the class puts the second text of a pair into segment 1.
 
         Without `model_input_names` a tokenizer of any kind has segments, unless the model is a
         RoBERTa: so it was when models were trained with transformers 4, which 5 forgets.
@@ -100,7 +110,7 @@ class TokenizerSettings(BaseModel):
         if self.model_input_names is not None:
             return "token_type_ids" in self.model_input_names
         name = self.tokenizer_class.removesuffix("Fast")
-        if name in _ANY_CLASSES:
+        if self.runs_any_file:
             name = _USUAL_CLASSES.get(str(self.model_type))
         return name not in _WITHOUT_SEGMENTS
 
@@ -182,11 +192,11 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
 
 
 def _lowercases_first(folder: Path) -> bool:
-    settings = read_transformer_settings(folder).get("do_lower_case") or False
-    if not isinstance(settings, bool):
-        path = str(folder / TRANSFORMER_SETTINGS)
-        raise UserError("do_lower_case is not true or false", path, "write one of them")
-    return settings
+    path, settings = read_transformer_settings(folder)
+    lowercases = settings.get("do_lower_case") or False
+    if not isinstance(lowercases, bool):
+        raise UserError("do_lower_case is not true or false", str(path), "write one of them")
+    return lowercases
 
 
 def longest_row(folder: Path, positions: int) -> int:
@@ -195,8 +205,9 @@ def longest_row(folder: Path, positions: int) -> int:
     That is `max_seq_length` of sentence-transformers, else `model_max_length` of the tokenizer.
     Raises `UserError` for a length without room for a text.
     """
-    path, name = folder / TRANSFORMER_SETTINGS, "max_seq_length"
-    length = read_transformer_settings(folder).get(name)
+    path, settings = read_transformer_settings(folder)
+    name = "max_seq_length"
+    length = settings.get(name)
     if length is None:
         path, name = folder / TOKENIZER_CONFIG, "model_max_length"
         settings = read_json_object(path, is_optional=True)
@@ -209,17 +220,25 @@ def longest_row(folder: Path, positions: int) -> int:
     return int(min(length, positions))  # `transformers` writes 10^30 by default
 
 
-def read_transformer_settings(folder: Path) -> dict[str, Any]:
-    """Reads the encoder settings of sentence-transformers; empty for another folder."""
-    if not os.path.lexists(folder / MODULES):
-        return {}
-    return read_json_object(folder / TRANSFORMER_SETTINGS, is_optional=True)
+def read_transformer_settings(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file with the encoder settings of sentence-transformers, and what it says.
+
+    That is nothing for another folder. Of several files the first that says something counts.
+    """
+    if os.path.lexists(folder / MODULES):
+        for name in (TRANSFORMER_SETTINGS, *_OLDER_SETTINGS):
+            if settings := read_json_object(folder / name, is_optional=True):
+                return folder / name, settings
+    return folder / TRANSFORMER_SETTINGS, {}
 
 
-def rewrite_command(folder: Path) -> str:
-    """The remedy for older folders of sentence-transformers, whose encoder has one of its own."""
+def rewrite_command(model: Path | str, name: Path | str) -> str:
+    """The remedy for older models of sentence-transformers, whose encoder has a folder of its own.
+
+    `model` is a folder or the name of a repository; the copy is called after `name`.
+    """
     code = "from sentence_transformers import SentenceTransformer as S; "
-    code += f"S({str(folder)!r}).save({f'{folder}-rewritten'!r})"
+    code += f"S({str(model)!r}).save({f'{name}-rewritten'!r})"
     return f"rewrite it with a newer sentence-transformers: python -c {quote(code)}"
 
 

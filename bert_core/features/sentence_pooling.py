@@ -257,9 +257,8 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
             remedy = "take embed_sparse, /embed_sparse, or another model"
             raise UserError("a model of sparse vectors", str(folder), remedy)
         if is_first and name == "Transformer" and part:
-            raise UserError(
-                f"an encoder in a folder of its own, {part}", str(path), rewrite_command(folder)
-            )
+            what, remedy = "an encoder in a folder of its own", rewrite_command(folder, folder)
+            raise UserError(f"{what}, {part}", str(path), remedy)
         if is_first and name != "Transformer":
             raise _refusal(f"the first module {name}", path)
         if not is_first and not is_plain_name(part):
@@ -270,8 +269,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 def _refuse_other_encoders(folder: Path) -> None:
     """Raises `UserError` for settings that change what the encoder computes."""
-    path = folder / TRANSFORMER_SETTINGS
-    said = read_transformer_settings(folder)
+    path, said = read_transformer_settings(folder)
     usual = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
     for name, value in usual.items():
         if said.get(name, value) != value:

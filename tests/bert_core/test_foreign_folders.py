@@ -10,6 +10,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertTokenizer
 
 from bert_core.errors import UserError
@@ -295,6 +297,33 @@ def test_a_tokenizer_without_segments_has_all_tokens_of_the_first(tmp_path, said
     pair = torch.tensor(tokenizer.encode("a b", "c d").type_ids)
     found = ours_of(ours.eval(), CLASSIFIER, ids, pair)["logits"]
     assert torch.equal(found, ours_of(expected, CLASSIFIER, ids, torch.zeros_like(pair))["logits"])
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+def test_a_tokenizer_of_any_kind_has_the_segments_of_its_rows(tmp_path, segment):
+    folder = write_folder(tmp_path / "theirs", CLASSIFIER)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{segment} [SEP]:{segment}",
+        special_tokens=[(each, tokenizer.token_to_id(each)) for each in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    path = folder / "tokenizer_config.json"
+    said = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(said | {"model_input_names": ["input_ids", "token_type_ids"]}))
+    _, ours, tokenizer = load_model_folder(folder)
+    save_model_folder(
+        tmp_path / "again", ours, tokenizer, extra_config={"architectures": [CLASSIFIER]}
+    )
+    of_pair = tokenizer.encode("a b", "c d")
+    ids, types = torch.tensor(of_pair.ids), torch.tensor(of_pair.type_ids)
+    found = ours_of(ours.eval(), CLASSIFIER, ids, types)["logits"]
+    for saved in (folder, tmp_path / "again"):
+        rows = transformers.AutoTokenizer.from_pretrained(saved)("a b", "c d", return_tensors="pt")
+        theirs = transformers.BertForSequenceClassification.from_pretrained(saved).eval()
+        expected = outputs_of(theirs, rows)["logits"]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_with_one_segment_a_question_and_its_context_are_of_that_one(tmp_path):

@@ -128,18 +128,51 @@ def test_all_that_is_read_of_a_model_comes_and_nothing_else(tmp_path, monkeypatc
 
     read = {"config.json", "tokenizer.json", "model.safetensors", "modules.json"}
     read |= {f"{name}/config.json" for name in ("1_Pooling", "1_SpladePooling", "2_Dense")}
-    read |= {"2_Dense/model.safetensors"}
+    read |= {"2_Dense/model.safetensors", "sentence_roberta_config.json"}
     other = {"pytorch_model.bin", "2_Dense/pytorch_model.bin", "onnx/model.onnx", "README.md"}
     came = []
 
     def download(name, *, revision, allow_patterns):
         came.extend(filter_repo_objects(sorted(read | other), allow_patterns=allow_patterns))
+        for file in came:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).write_text("{}")
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.setattr("bert_core.hub._refuse_unreachable_hub", lambda _: None)
     fetch_hub_model("hf://owner/name")
     assert set(came) == read
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ("config.json", "tokenizer.json"),
+            r"no safetensors.*BertModel\.from_pretrained\('owner/n",
+        ),
+        (("config.json", "model.safetensors"), r"no tokenizer\.json or.*AutoTokenizer\.from_pre"),
+        (("modules.json", "0_Transformer/config.json"), r"of its own.*S\('\"'\"'owner/name'"),
+        ((), r"no config\.json"),
+    ],
+)
+def test_a_model_in_other_formats_is_refused_with_its_name(tmp_path, monkeypatch, files, message):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    model = tmp_path / "models--owner--name"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("ab" * 20)
+    folder = model / "snapshots" / ("ab" * 20)
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text('{"architectures": ["BertModel"]}')
+    folder.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(HubError, match=message) as raised:
+        fetch_hub_model("hf://owner/name")
+    assert str(tmp_path) not in str(raised.value)
 
 
 @pytest.mark.parametrize(

