@@ -42,11 +42,15 @@ from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import ModelFolderError, load_model_folder
 from bert_core.quantization import for_inference, read_precision
-from bert_core.tasks.answers import AnswerOptions, Codec, TaskAnswer, query_of
-from bert_core.tasks.encoded_rows import (
-    PREDICTION_TOKENS,
-    EncodedRows,
+from bert_core.tasks.answers import (
+    AnswerOptions,
+    Codec,
+    CutChoices,
+    TaskAnswer,
+    query_of,
+    refuse_other_counts,
 )
+from bert_core.tasks.encoded_rows import PREDICTION_TOKENS, EncodedRows
 from bert_core.tasks.foreign_models import find_task
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import FloatArray, Task
@@ -153,6 +157,8 @@ class Predictor:
                 raise UserError(what, f"inputs[{number}]", f"pass {query.inputs}")
             sizes.append(_num_characters(given, f"inputs[{number}]"))
             examples.append(example)
+        if isinstance(query.codec, CutChoices):
+            refuse_other_counts(examples)
         found = self._found(query.codec, examples, sizes, overflow, "inputs", self._outputs)
         return [query.answer(**read, **query.fields(prediction)) for read, prediction in found]
 
@@ -332,8 +338,8 @@ class Predictor:
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yields a prediction for each example, after `n_tokens` and `truncated` of its answer."""
         for first, some in _chunks(examples, sizes):
-            rows = codec.encode(some, self.tokenizer)
-            self._refuse_long(overflow, rows, rows.truncated, field, first)
+            rows, windows = codec.encode(some, self.tokenizer), not isinstance(codec, CutChoices)
+            self._refuse_long(overflow, rows, rows.truncated, field, first, has_windows=windows)
             found = codec.decode(outputs_of(rows), rows, some)
             read = zip(found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True)
             for prediction, num_tokens, truncated in read:
@@ -368,15 +374,15 @@ class Predictor:
         too_long: np.ndarray,
         field: str,
         first: int,
+        *,
+        has_windows: bool = True,
     ) -> None:
         """Raises `UserError` for the first too long input of a chunk that begins at `first`."""
         if overflow == "error" and too_long.any():
             number = int(too_long.argmax())
-            raise UserError(
-                rows.excess(number),
-                f"{field}[{first + number}]",
-                "shorten it, or pass overflow='window', 'right' or 'left'",
-            )
+            window = "'window', " if has_windows else ""
+            remedy = f"shorten it, or pass overflow={window}'right' or 'left'"
+            raise UserError(rows.excess(number), f"{field}[{first + number}]", remedy)
 
 
 def load_predictor(
@@ -456,6 +462,8 @@ def _num_characters(given: Any, where: str) -> int:  # noqa: ANN401 - an input o
     """The characters of an input; raises `UserError` for half a one, which no tokenizer takes."""
     if not isinstance(given, str):
         parts = given.values() if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping | list | tuple):
+            return 0  # of a record's other fields, which are not read
         return sum(_num_characters(part, where) for part in parts)
     if lone_surrogate(given) is not None:
         raise UserError("half a character (a lone surrogate)", where, "decode the text again")

@@ -165,6 +165,13 @@ def _invalid(error: RequestValidationError) -> Problem:
             detail=f"{reason}, at character {place}",
             remedy="correct the body, or send it as a JSON library wrote it",
         )
+    if not field and mistake["type"] == "string_unicode":
+        return Problem(
+            title="Wrong field",
+            status=422,
+            detail="the name of a field has half a character (a lone surrogate)",
+            remedy="leave it out",
+        )
     if not field:
         return Problem(
             title="No object",

@@ -261,6 +261,11 @@ class Family:
             if found[name].shape != shape:
                 has, wanted = list(found[name].shape), list(shape)
                 raise ValueError(f"{name} has the shape {has}, by config.json {wanted}")
+        layers = (_parse(name, self.layer)[1] for name in found)
+        count = 1 + max(int(number) for number in layers if number)
+        if count > config.num_hidden_layers:
+            said = config.num_hidden_layers
+            raise ValueError(f"weights of {count} layers, by config.json there are {said}")
 
     def _without_ties(self, state: dict[str, Tensor], is_tied: bool) -> dict[str, Tensor]:
         """Keeps one of each tensor stored twice, and uses the projection for missing embeddings."""

@@ -27,7 +27,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.reranking import Reranking
-from bert_core.tasks.sequences import Overflow
+from bert_core.tasks.sequences import Overflow, Side
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, softmax
@@ -52,20 +52,51 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class BoundedQuestions:
-    """Asks a task questions whose windows have at most `max_tokens`, however much they overlap."""
+    """Asks a task questions whose windows have at most `max_tokens`, however much they overlap.
+
+    They share `overlap` tokens, or begin as far from each other as the task's stride says.
+    """
 
     task: QuestionAnswering
     max_tokens: int
+    overlap: int | None = None
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
         """The rows of questions; raises `TooManyTokensError` before they are made."""
-        return self.task.encode(examples, tokenizer, self.max_tokens)
+        return self.task.encode(examples, tokenizer, self.max_tokens, self.overlap)
 
     def decode(
         self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Any]
     ) -> list[dict[str, Any]]:
         """The task's predictions."""
         return self.task.decode(outputs, rows, examples)
+
+
+@dataclass(frozen=True)
+class CutChoices:
+    """Asks a task for choices; where they are too long with their context, a side is cut."""
+
+    task: MultipleChoice
+    side: Side
+
+    def encode(self, examples: Sequence[Choices], tokenizer: Tokenizer) -> EncodedRows:
+        """The rows of choices."""
+        return self.task.encode(examples, tokenizer, self.side)
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Choices]
+    ) -> list[dict[str, Any]]:
+        """The task's predictions."""
+        return self.task.decode(outputs, rows, examples)
+
+
+def refuse_other_counts(examples: Sequence[Choices]) -> None:
+    """Raises `UserError` where an input has more or fewer choices than the first."""
+    for number, example in enumerate(examples):
+        count, usual = len(example.choices), len(examples[0].choices)
+        if count != usual:
+            what = f"{count} choices where inputs[0] has {usual}"
+            raise UserError(what, f"inputs[{number}]", "pass those in another call")
 
 
 def answering(
@@ -197,8 +228,8 @@ class Query:
 def query_of(task: Task, options: AnswerOptions) -> Query:
     """Returns the request to a task, of raw texts, with these options.
 
-    A codec cuts texts where the overflow is `error`: refuse those that are `truncated`. Multiple
-    choice always cuts. Raises `UserError` for a task of another kind.
+    A codec cuts texts where the overflow is `error`: refuse those that are `truncated`. Raises
+    `UserError` for a task of another kind, and for windows over choices.
     """
     overflow: Overflow = "right" if options.overflow == "error" else options.overflow
     match task:
@@ -226,7 +257,10 @@ def query_of(task: Task, options: AnswerOptions) -> Query:
         case Reranking():
             return query_of(task.of_pairs, options)
         case MultipleChoice():
-            return Query(task, _read_choices, _CHOICE_INPUTS, dict, Chosen)
+            if overflow == "window":
+                remedy = "pass error, left or right"
+                raise UserError("choices are not read in windows", "overflow", remedy)
+            return Query(CutChoices(task, overflow), _read_choices, _CHOICE_INPUTS, dict, Chosen)
     raise UserError(
         f"a model of another kind of task, {type(task).__name__}",
         "the model",

@@ -24,7 +24,7 @@ from bert_core.errors import UserError
 from bert_core.tasks.delimited import MAX_SKIPPED, HasHeader, MaxSkipped
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, whole_rows
 from bert_core.tasks.label_values import label_of
-from bert_core.tasks.sequences import encode_sequences
+from bert_core.tasks.sequences import Side, encode_sequences
 from bert_core.tasks.tables import (
     Record,
     TaskDataError,
@@ -181,8 +181,10 @@ class MultipleChoice(Task):
         """The context, and all choices."""
         return [example.context, *example.choices]
 
-    def encode(self, examples: Sequence[Choices], tokenizer: Tokenizer) -> EncodedRows:
-        """A row for each choice; one label, and one decision, for each example.
+    def encode(
+        self, examples: Sequence[Choices], tokenizer: Tokenizer, side: Side = "right"
+    ) -> EncodedRows:
+        """A row for each choice, too long ones cut on a side; one label for each example.
 
         Raises `TaskDataError` where an example has other than as many choices as the first.
         """
@@ -196,7 +198,7 @@ class MultipleChoice(Task):
                 )
         contexts = [example.context for example in examples for _ in example.choices]
         choices = [choice for example in examples for choice in example.choices]
-        sequences = encode_sequences(tokenizer, contexts, choices, self.max_length)
+        sequences = encode_sequences(tokenizer, contexts, choices, self.max_length, side)
         items = np.arange(len(examples))
         num_tokens = sequences.num_tokens.reshape(-1, num_choices)
         answers = [

@@ -34,7 +34,7 @@ from bert_core.tasks.sequences import (
 )
 from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
 from bert_core.tasks.tables import TaskDataError, is_on_hub, read_split, split_file
-from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
+from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
 from bert_core.text.rng import IntArray, ragged_arange
 
 if TYPE_CHECKING:
@@ -145,7 +145,11 @@ class QuestionAnswering(Task):
         return [example.question, example.context]
 
     def encode(
-        self, examples: Sequence[Question], tokenizer: Tokenizer, max_tokens: int | None = None
+        self,
+        examples: Sequence[Question],
+        tokenizer: Tokenizer,
+        max_tokens: int | None = None,
+        overlap: int | None = None,
     ) -> EncodedRows:
         """One row, and one item, for each window of a context; a context is tokenized once.
 
@@ -160,7 +164,8 @@ class QuestionAnswering(Task):
         - `window_start` [R], the same token, counted within its context
 
         `lost` has the ids of questions whose answer is not at its `answer_start` or near it, and
-        of those whose answer shares no character with any token. Raises `TooManyTokensError`,
+        of those whose answer shares no character with any token. With an `overlap` windows share
+        so many tokens, whatever the stride. Raises `TooManyTokensError`,
         before any window is made, where rows have more than `max_tokens` in all.
         """
         numbers: dict[str, int] = {}
@@ -177,9 +182,8 @@ class QuestionAnswering(Task):
         context_lengths, rooms = contexts.lengths[context], self.max_length - num_special - kept
         if self.overflow == "window":
             beside = kept + num_special
-            windows = slide(
-                context_lengths, rooms, self.stride, beside=beside, max_tokens=max_tokens
-            )
+            step = self.stride if overlap is None else np.maximum(rooms - overlap, 1)
+            windows = slide(context_lengths, rooms, step, beside=beside, max_tokens=max_tokens)
             truncated = kept < query_lengths
         else:
             windows = cut(context_lengths, rooms, self.overflow)
@@ -313,10 +317,7 @@ def _counts(questions: Sequence[Question], golds: Sequence[Answer]) -> dict[str,
     pairs = zip(questions, golds, strict=True)
     names = [question.id for question in questions if question.id]
     moved = (gold is not _NOWHERE and gold not in (each.answers or ()) for each, gold in pairs)
-    counts = {
-        MOVED: sum(moved),
-        REPEATED: len(names) - len(set(names)),
-    }
+    counts = {MOVED: sum(moved), REPEATED: len(names) - len(set(names))}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -394,9 +395,8 @@ def _assemble(
     input_ids[first] = special.cls
     within_queries = ragged_arange(first_of_query, row_queries)
     input_ids[ragged_arange(first + 1, row_queries)] = queries[within_queries]
-    within_contexts = ragged_arange(first_token, windows.lengths)
     places = ragged_arange(first + lengths - 1 - windows.lengths, windows.lengths)
-    input_ids[places] = contexts.input_ids[within_contexts]
+    input_ids[places] = contexts.input_ids[ragged_arange(first_token, windows.lengths)]
     return input_ids
 
 
@@ -413,8 +413,7 @@ def candidate_spans(
     sees_best = max_context(Windows(rows.example, rows.notes["window_start"], lengths))
     first_places = np.cumsum(rows.place_counts) - rows.place_counts
     null_scores = np.full(num_questions, np.inf)
-    of_windows = outputs[first_places].astype(np.float64).sum(1)
-    np.minimum.at(null_scores, rows.example, of_windows)
+    np.minimum.at(null_scores, rows.example, outputs[first_places].astype(np.float64).sum(1))
     found: list[list[Span]] = [[] for _ in range(num_questions)]
     offsets = rows.notes["offsets"]
     begins = np.cumsum(lengths) - lengths
@@ -422,6 +421,8 @@ def candidate_spans(
     table = np.stack([rows.example, lengths, begins, places, rows.notes["first_token"]], axis=1)
     for question, length, begin, place, token in table.tolist():
         logits = outputs[place : place + length].astype(np.float64)  # [n, 2]
+        of_tokens = offsets[token : token + length]
+        logits[of_tokens[:, 0] == of_tokens[:, 1]] = -np.inf  # a space alone begins and ends none
         starts = np.where(sees_best[begin : begin + length], logits[:, 0], -np.inf)
         first, last, scores = best_spans(starts, logits[:, 1], limits)
         starts, ends = offsets[token + first, 0], offsets[token + last, 1]
@@ -494,7 +495,6 @@ def stretched(words: Sequence[tuple[int, int]], start: int, end: int) -> tuple[i
 
 def add_probabilities(answers: list[dict[str, Any]]) -> None:
     """Gives each answer its share among these: `probability`, the softmax of their scores."""
-    scores = np.array([answer["score"] for answer in answers])
-    shares = np.exp(scores - scores.max())
-    for answer, probability in zip(answers, (shares / shares.sum()).tolist(), strict=True):
+    (shares,) = softmax(np.array([[answer["score"] for answer in answers]]))
+    for answer, probability in zip(answers, shares.tolist(), strict=True):
         answer["probability"] = probability

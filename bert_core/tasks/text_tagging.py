@@ -298,11 +298,12 @@ class TextTagging:
     def _of_pieces(
         self, probabilities: np.ndarray, rows: EncodedRows, examples: Sequence[str]
     ) -> list[dict[str, Any]]:
-        words = rows.notes["words"]
+        words, pieces = rows.notes["words"], rows.notes["pieces"]
         order = np.argsort(words, kind="stable")
+        order = order[pieces[order, 0] < pieces[order, 1]]  # no character: a space alone
         codes, scores = probabilities.argmax(axis=1)[order], probabilities.max(axis=1)[order]
-        spans = rows.notes["pieces"][order]
-        text = np.repeat(np.arange(len(examples)), rows.notes["word_counts"])[words]
+        spans = pieces[order]
+        text = np.repeat(np.arange(len(examples)), rows.notes["word_counts"])[words[order]]
         counts = np.bincount(text, minlength=len(examples))
         if self.aggregation == "simple":
             # With tags of single words, too, the sub-words of one are together.

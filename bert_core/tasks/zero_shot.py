@@ -48,8 +48,9 @@ def label_scores(
 ) -> npt.NDArray[np.float64]:
     """The score of each label, [C], from the outputs for its hypothesis, [C, L].
 
-    They add up to 1, or, with `multi_label`, each is a probability of its own.
+    They add up to 1, or, with `multi_label`, each is a probability of its own; so is that of a
+    single label, whose share would always be 1.
     """
-    if multi_label:
+    if multi_label or len(outputs) == 1:
         return softmax(outputs[:, [contradiction, entailment]])[:, 1]
     return softmax(outputs[None, :, entailment])[0]

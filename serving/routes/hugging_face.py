@@ -13,7 +13,6 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 
 from bert_core.interface import Aggregation, OverflowOrError, ScoredLabel
-from bert_core.special_tokens import special_token_ids
 from bert_core.tasks.answers import BoundedQuestions, LabelScores
 from bert_core.tasks.classification import Classification, ScoreFunction
 from bert_core.tasks.question_answering import QuestionAnswering
@@ -23,7 +22,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Prediction
 from serving.errors import RequestError, foreign_refusals
-from serving.models import MASKED_TOKEN, ServedModel
+from serving.models import MASKED_TOKEN
 from serving.routes.embeddings import (
     OR_TRUNCATE,
     Compared,
@@ -256,7 +255,7 @@ class HuggingFaceRoutes(Routes):
         served, task = self._engine.traffic.find(model, Tagging)
         asked = request.parameters or TokenClassificationParameters()
         ignored = {OUTSIDE} if asked.ignore_labels is None else set(asked.ignore_labels)
-        if OUTSIDE not in ignored:
+        if OUTSIDE in task.labels and OUTSIDE not in ignored:
             raise RequestError(
                 422,
                 "Wrong field",
@@ -300,8 +299,8 @@ class HuggingFaceRoutes(Routes):
         """The best answer of a context, or as many as `top_k`; long contexts have windows."""
         served, task = self._engine.traffic.find(model, QuestionAnswering)
         asked = request.parameters or QuestionAnsweringParameters()
-        changed = _questions_as_asked(task, asked, served)
-        codec = BoundedQuestions(changed, self._engine.limits.max_request_tokens)
+        positions = served.config.max_position_embeddings
+        codec = _questions_as_asked(task, asked, positions, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(
             lambda inputs: Question("", inputs.question, inputs.context, None)
         )
@@ -387,12 +386,15 @@ class HuggingFaceRoutes(Routes):
         return await answered(self._engine, build, read_headers(found))
 
 
+_MOST_SHARED = 128
+"""Tokens that windows share where a request sets their length alone, or a third of a window."""
+
+
 def _questions_as_asked(
-    task: QuestionAnswering, asked: QuestionAnsweringParameters, served: ServedModel
-) -> QuestionAnswering:
+    task: QuestionAnswering, asked: QuestionAnsweringParameters, positions: int, max_tokens: int
+) -> BoundedQuestions:
     """The task with what a request changes; rows no longer than the encoder's positions."""
-    longest = served.config.max_position_embeddings
-    max_length = min(asked.max_seq_len or task.max_length, longest)
+    max_length = min(asked.max_seq_len or task.max_length, positions)
     max_query_length = asked.max_question_len or task.max_query_length
     changes: dict[str, Any] = {
         "overflow": "window",
@@ -402,11 +404,11 @@ def _questions_as_asked(
         # In the task's own way a model may say that there is none; clients ask for it by name.
         "no_answer": bool(asked.handle_impossible_answer),
     }
-    if asked.doc_stride is not None:
-        room = max_length - max_query_length - special_token_ids(served.tokenizer).num_of_pair
-        changes["stride"] = max(1, room - asked.doc_stride)
     if asked.max_answer_len is not None:
         changes["max_answer_length"] = asked.max_answer_len
     if asked.align_to_words is not None:
         changes["align_to_words"] = asked.align_to_words
-    return task.model_copy(update=changes)
+    overlap = asked.doc_stride
+    if overlap is None and asked.max_seq_len is not None:
+        overlap = min(max_length // 3, _MOST_SHARED)
+    return BoundedQuestions(task.model_copy(update=changes), max_tokens, overlap)

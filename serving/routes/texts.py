@@ -205,7 +205,7 @@ def _explain(
     if not isinstance(task, Classification):
         return answer
     rows = task.encode([text], model.tokenizer)
-    if rows.truncated.any():
+    if rows.truncated.any() or len(rows.lengths) > 1:
         detail = f"{len(encoding)} tokens are more than {model.name} reads at once"
         raise RequestError(422, TOO_LONG, detail, field="inputs", remedy="shorten it")
     device = model.batcher.device

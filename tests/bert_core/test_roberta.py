@@ -296,6 +296,22 @@ def test_words_have_their_tags(folder_of, kind, make):
         assert entity.text == text[entity.start : entity.end] and " " not in entity.text
 
 
+@pytest.mark.parametrize("aggregation", ["none", "simple"])
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (RobertaForTokenClassification, byte_tokenizer),
+        (XLMRobertaForTokenClassification, piece_tokenizer),
+    ],
+)
+def test_a_space_alone_is_no_entity_and_ends_none(folder_of, kind, make, aggregation):
+    tags = {"id2label": {0: "B-LOC", 1: "I-LOC", 2: "B-PER"}}
+    _, folder = folder_of(kind, make(), **tags)
+    (found,) = load_predictor(folder).predict(["x . . . y ! France"], aggregation=aggregation)
+    assert len(found.entities) > 1
+    assert all(entity.text == entity.text.strip() != "" for entity in found.entities)
+
+
 def test_answers_have_their_scores(folder_of):
     tokenizer = byte_tokenizer()
     model, folder = folder_of(RobertaForQuestionAnswering, tokenizer)

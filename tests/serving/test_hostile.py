@@ -317,6 +317,11 @@ def resident():
     return psutil.Process().memory_full_info().uss
 
 
+def test_a_field_whose_name_is_no_text_is_what_is_wrong(generous):
+    status, problem = generous.ask("/v1/ner", {"inputs": "a", "\ud800": 1})
+    assert (status, problem["title"]) == (422, "Wrong field"), problem
+
+
 @pytest.mark.parametrize("name", ["Top_K", "top-k", "__proto__", "überlauf", "max tokens", "str"])
 def test_an_unknown_field_of_any_name_is_named(generous, name):
     status, problem = generous.ask("/v1/ner", {"inputs": "a", name: 1})

@@ -2,7 +2,6 @@
 
 import json
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +10,13 @@ from huggingface_hub.errors import HfHubHTTPError
 from running import assert_alike
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from bert_core.config import ModelConfig
+from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.special_tokens import BERT_TOKENS, ROBERTA_TOKENS
+from bert_core.tasks.catalog import task_config
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import add_task_head
 from serving.routes.hugging_face import QuestionAnsweringParameters, _questions_as_asked
 
 TEXT = "the cat sat on a mat"
@@ -94,6 +96,18 @@ def test_entities_of_long_texts_need_a_stride(client):
     assert {each.entity_group for each in left} == kinds - {*sorted(kinds)[:1]}
 
 
+def test_tags_without_an_outside_may_all_be_asked_for(small_models, start_server, tmp_path):
+    _, model, tokenizer = load_model_folder(small_models["encoder"])
+    task = Tagging(labels=("DET", "NOUN"), max_length=32)
+    add_task_head(model, task)
+    extra = task_config("tagging", task)
+    save_model_folder(tmp_path / "parts", model, tokenizer, card="", extra_config=extra)
+    running = start_server({"parts": tmp_path / "parts"})
+    body = {"inputs": TEXT, "parameters": {"ignore_labels": []}}
+    status, found = running.ask("/hf/token-classification", body)
+    assert status == 200 and found
+
+
 def test_answers(server, client):
     talk = client("question-answering")
     context = "dogs run far away slowly"
@@ -110,17 +124,24 @@ def test_answers(server, client):
 
 
 @pytest.mark.parametrize("special", [BERT_TOKENS, ROBERTA_TOKENS])
-def test_windows_of_a_context_overlap_by_the_stride_asked_for(special):
+@pytest.mark.parametrize(
+    ("asked", "overlap"),
+    [
+        ({"doc_stride": 5, "max_seq_len": 24, "max_question_len": 4}, 5),
+        ({"doc_stride": 5, "max_seq_len": 24}, 5),
+        ({"max_seq_len": 24}, 8),
+    ],
+)
+def test_windows_of_a_context_overlap_by_the_stride_asked_for(special, asked, overlap):
     vocabulary = {word: index for index, word in enumerate([*special.all, "why", "cat"])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=special.unk))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    served = SimpleNamespace(tokenizer=tokenizer, config=ModelConfig(vocab_size=7))
-    asked = QuestionAnsweringParameters(doc_stride=5, max_seq_len=24, max_question_len=4)
-    task = _questions_as_asked(QuestionAnswering(), asked, served)
-    rows = task.encode([Question("", "why " * 4, "cat " * 60, None)], tokenizer)
+    parameters = QuestionAnsweringParameters(**asked)
+    codec = _questions_as_asked(QuestionAnswering(), parameters, 512, 100_000)
+    rows = codec.encode([Question("", "why " * 4, "cat " * 1000, None)], tokenizer)
     starts, lengths = rows.notes["window_start"], rows.lengths - rows.first_lengths - 1
     overlaps = starts[:-1] + lengths[:-1] - starts[1:]
-    assert len(overlaps) > 2 and set(overlaps.tolist()) == {5}
+    assert len(overlaps) > 2 and set(overlaps.tolist()) == {overlap}
 
 
 def test_there_may_be_no_answer(client):

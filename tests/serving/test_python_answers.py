@@ -89,6 +89,17 @@ def test_a_text_has_the_same_answer_in_any_list(predictors, monkeypatch):
         np.testing.assert_allclose(ask(), wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "others"),
+    [
+        ("answers", QUESTIONS[0], {"id": 7, "answers": {"text": ["cat"], "answer_start": [4]}}),
+        ("paraphrase", {"text": "a", "text_pair": "b"}, {"label": 1, "source": None}),
+    ],
+)
+def test_other_fields_of_a_record_are_not_read(predictors, name, given, others):
+    assert predictors[name].predict([given | others]) == predictors[name].predict([given])
+
+
 def test_nothing_asked_is_nothing_answered(predictors):
     assert predictors["sentiment"].predict([]) == predictors["encoder"].fill_mask([]) == []
     assert predictors["encoder"].embed([]).shape == (0, 32)
@@ -105,9 +116,23 @@ def test_multiple_choice_is_answered(small_models):
     assert [(each.choice, each.scores) for each in found] == [(*each.values(),) for each in wanted]
     with pytest.raises(bert_core.UserError, match=r"no input of swag: inputs\[0\] .*choices"):
         predictor.predict(["a"])
-    long = {"context": "a " * 20, "choices": ["cat", "cat " * 15]}
-    with pytest.raises(bert_core.UserError, match=r"choice has 38 tokens, at most 32 are read"):
+    long = {"context": "cat " + "a " * 40 + "sat", "choices": ["cat", "sat"]}
+    refused = r"choice has 46 tokens, at most 32 are read.* overflow='right' or"
+    with pytest.raises(bert_core.UserError, match=refused):
         predictor.predict([long])
+    ends = {
+        "left": {"context": "a " * 27 + "sat", "choices": ["cat", "sat"]},
+        "right": {"context": "cat " + "a " * 27, "choices": ["cat", "sat"]},
+    }
+    for side, same in ends.items():  # what is left of the context where that side is cut
+        (found,) = predictor.predict([long], overflow=side)
+        (wanted,) = predictor.predict([same])
+        assert found.scores == pytest.approx(wanted.scores, abs=1e-6)
+    with pytest.raises(bert_core.UserError, match="not read in windows: overflow"):
+        predictor.predict([long], overflow="window")
+    more = {"context": "a", "choices": ["cat", "sat", "mat"]}
+    with pytest.raises(bert_core.UserError, match=r"3 choices where .* has 2: inputs\[1\]"):
+        predictor.predict([ends["left"], more])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.model.strategies import STRATEGIES
-from bert_core.model_folder import load_model_folder
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import load_predictor
+from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
 from serving.limits import Limits
 from serving.routes.texts import tokens_of
@@ -156,6 +158,19 @@ def test_pairs_and_numbers_are_explained(server):
 def test_what_cannot_be_explained_is_told(server, body, field):
     status, problem = server.ask("/v1/explain", body)
     assert status == 422 and problem["field"] == field, problem
+
+
+def test_several_windows_are_not_explained_by_the_first(small_models, start_server, tmp_path):
+    _, model, tokenizer = load_model_folder(small_models["sentiment"])
+    task = load_predictor(small_models["sentiment"]).task
+    task = task.model_copy(update={"max_length": 16, "overflow": "window"})
+    extra = task_config("classification", task)
+    save_model_folder(tmp_path / "windows", model, tokenizer, card="", extra_config=extra)
+    running = start_server({"windows": tmp_path / "windows"})
+    status, problem = running.ask("/v1/explain", {"inputs": "the cat sat on a mat " * 4})
+    assert status == 422 and problem["field"] == "inputs"
+    _, found = running.ask("/v1/explain", {"inputs": "the cat sat"})
+    assert len(found["attributions"]) == len(found["tokens"])
 
 
 def test_an_answer_is_no_longer_than_others(small_models, start_server):

@@ -41,6 +41,15 @@ def test_scores_are_those_of_transformers(server, theirs, multi_label):
         assert first["label"] == expected["labels"][0]
 
 
+@pytest.mark.parametrize("label", LABELS)
+def test_a_single_label_has_a_probability_of_its_own(server, theirs, label):
+    (wanted,) = theirs(TEXT, [label], hypothesis_template=TEMPLATE)["scores"]
+    body = {"inputs": TEXT, "labels": [label], "template": TEMPLATE}
+    _, found = server.ask("/v1/zero-shot", body)
+    (score,) = found["results"][0]["scores"]
+    assert score["score"] == pytest.approx(wanted, abs=1e-5) and wanted < 1
+
+
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [

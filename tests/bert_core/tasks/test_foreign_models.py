@@ -99,6 +99,15 @@ def test_logits_are_those_of_transformers(folder, architecture):
     np.testing.assert_allclose(ours, logits.numpy(), atol=1e-5)
 
 
+def test_windows_of_a_short_model_overlap(folder):
+    path, _ = folder(READER)
+    predictor = load_predictor(path)
+    context = " ".join(["the cat sat on a mat"] * 40)
+    rows = predictor.task.encode([Question("", "the cat", context, None)], predictor.tokenizer)
+    starts, lengths = rows.notes["window_start"], rows.lengths - rows.first_lengths - 1
+    assert len(starts) > 2 and (starts[:-1] + lengths[:-1] - starts[1:] > 10).all()
+
+
 def test_a_tagger_that_keeps_its_pooler_does_not_use_it(folder):
     from safetensors.torch import load_file, save_file
 

@@ -173,6 +173,19 @@ def test_an_answer_starts_in_the_window_that_sees_it_best(uncased):
     assert (found["text"], found["score"]) == ("Ada", 100.0)
 
 
+def test_a_space_alone_is_no_answer_and_ends_none(uncased):
+    question = [Question("q", "When were notes written?", CONTEXT, None)]
+    task = QuestionAnswering(n_best=3)
+    rows = task.encode(question, uncased)
+    outputs = outputs_for(rows, {characters("1843"): 4.0, characters("1843 notes"): 20.0})
+    offsets = rows.notes["offsets"]
+    of_notes = np.flatnonzero(offsets[:, 1] == characters("1843 notes")[1])[0]
+    offsets[of_notes, 0] = offsets[of_notes, 1]  # as SentencePiece has it where a space is a token
+    (found,) = task.decode(outputs, rows, question)
+    assert found["text"].startswith("1843") and not found["text"].endswith((" ", "notes"))
+    assert all(each["text"].strip() == each["text"] != "" for each in found["n_best"])
+
+
 @pytest.mark.parametrize("no_answer", [True, False])
 def test_nothing_to_choose_from(uncased, no_answer):
     task = QuestionAnswering(no_answer=no_answer)
