@@ -168,7 +168,7 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
     """
     config: dict[str, Any] = {
         "architectures": [architecture_of(task)],
-        CONFIG_FIELD: {"name": name, "settings": task.model_dump(mode="json")},
+        CONFIG_FIELD: {"name": name, "settings": task.written()},
     }
     if task.head.reads_mean:
         config["classifier_pooling"] = "mean"

@@ -140,7 +140,7 @@ def infer_task(
         raise ModelFolderError(f"a {architecture} without its head", str(folder), "restore it")
     num_outputs = head.linear.out_features
     where = f"{folder} as {name}"
-    changes = _lengths(task, folder, model)
+    changes: dict[str, Any] = {"max_length": _max_length(task, folder, model)}
     if task.head.pooled:
         changes["classifier_pooling"] = _classifier_pooling(folder, config, model)
     names: tuple[str, ...] = ()
@@ -272,14 +272,6 @@ def _labels(task: Task, names: tuple[str, ...], where: str) -> tuple[str, ...]:
             "give another --task, or another model",
         )
     return tuple(labels)
-
-
-def _lengths(task: Task, folder: Path, model: Bert) -> dict[str, Any]:
-    """The longest row, and for windows that an answer at an edge is not lost: they overlap."""
-    longest = _max_length(task, folder, model)
-    if not isinstance(task, QuestionAnswering):
-        return {"max_length": longest}
-    return {"max_length": longest, "stride": min(task.stride, max(1, longest // 3))}
 
 
 def _max_length(task: Task, folder: Path, model: Bert) -> int:

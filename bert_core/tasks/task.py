@@ -108,6 +108,10 @@ class Task(BaseModel, ABC):
             raise ValueError("a label is repeated")
         return labels
 
+    def written(self) -> dict[str, Any]:
+        """The settings as JSON, as a folder or a recipe has them: what follows others is said."""
+        return self.model_dump(mode="json")
+
     def ignored_options(self) -> dict[str, str]:
         """The options that are set and say nothing to this task as it is, each with the reason.
 

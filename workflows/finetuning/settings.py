@@ -254,15 +254,10 @@ class TaskRunSettings(RunSettings):
         left out where it says nothing: a default run keeps its name, and an older one may go on.
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "model", "approach"}
-        changeable |= {
-            "tracking",
-            "cluster",
-            "checkpoint",
-            "max_tokens",
-            *DATA_FIELDS,
-            *DIVISION_FIELDS,
-        }
+        changeable |= {"tracking", "cluster", "checkpoint", "max_tokens"}
+        changeable |= {*DATA_FIELDS, *DIVISION_FIELDS}
         values = self.model_dump(mode="json", exclude=changeable)
+        values["options"] = self.options.written()
         for dotted in _LATER:
             section, _, name = dotted.rpartition(".")
             owner = getattr(self, section) if section else self

@@ -173,6 +173,22 @@ def test_an_answer_starts_in_the_window_that_sees_it_best(uncased):
     assert (found["text"], found["score"]) == ("Ada", 100.0)
 
 
+def test_windows_overlap_by_default_whatever_their_length(uncased):
+    question = [Question("q", "When were notes written?", CONTEXT * 4, None)]
+    for task in (
+        QuestionAnswering(max_length=32),
+        TASKS["squad"].model_copy(update={"max_length": 32}),
+        QuestionAnswering.model_validate(QuestionAnswering(max_length=32).written()),
+        QuestionAnswering.model_validate({"max_length": 32, "overflow": "window"}),
+    ):
+        rows = task.encode(question, uncased)
+        starts, lengths = rows.notes["window_start"], rows.lengths - rows.first_lengths - 1
+        assert len(starts) > 2 and (starts[1:] < starts[:-1] + lengths[:-1] - 8).all()
+    assert TASKS["squad"].written()["stride"] == 128, "the paper's"
+    cut = QuestionAnswering.model_validate({"max_length": 32, "overflow": "right"})
+    assert not QuestionAnswering.model_validate(cut.written()).ignored_options()
+
+
 def test_a_space_alone_is_no_answer_and_ends_none(uncased):
     question = [Question("q", "When were notes written?", CONTEXT, None)]
     task = QuestionAnswering(n_best=3)

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from bert_core.config import IGNORE_INDEX
+from bert_core.tasks.answer_spans import (
+    Limits,
+    Span,
+    add_probabilities,
+    best_spans,
+    distinct_answers,
+)
 from bert_core.tasks.question_answering import (
     MISALIGNED,
     MOVED,
     REPEATED,
     UNTOKENIZED,
-    Limits,
     QuestionAnswering,
-    Span,
-    add_probabilities,
-    best_spans,
-    distinct_answers,
 )
 from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
 from bert_core.tasks.tables import Record, TaskDataError

@@ -115,7 +115,8 @@ def test_every_setting_of_every_task_is_explained_and_survives_json(name):
     if "labels" in type(task).model_fields:
         task = task.model_copy(update={"labels": ("a", "b")})
     config = json.loads(json.dumps(task_config(name, task)))
-    assert task_of(config) == (name, task)
+    found_name, found = task_of(config)
+    assert (found_name, type(found), found.written()) == (name, type(task), task.written())
     assert config["architectures"] == [architecture_of(task)]
     if task.head.num_outputs:  # vectors have none
         assert len(config["id2label"]) == max(2, task.head.num_outputs)
