@@ -77,7 +77,7 @@ class Predictor:
     reads at once: `error` refuses it, `left` and `right` cut that side, and `window` reads all of
     it in overlapping windows. With all but `error` a too long question, and with `window` the
     shorter text of a pair that is longer than half a row, lose what is beyond, and the answer is
-    `truncated`.
+    `truncated`. Choices are not read in windows: there it is refused.
     """
 
     model: Bert = field(repr=False)
