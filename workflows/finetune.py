@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from workflows.command import command
-from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder, refuse_equal_views
+from workflows.finetuning.data import (
+    TaskData,
+    other_vectors,
+    read_task_data,
+    refuse_encoder,
+    refuse_equal_views,
+)
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
     FeatureSettings,
@@ -113,6 +119,7 @@ def announce(job: FinetuningJob) -> None:
     settings, data = job.settings, job.data
     labels = data.task.labels
     rows, features, teacher = data.train.rows, "", ""
+    others = other_vectors(data.task, job.encoder)
     if isinstance(settings, FeatureSettings):
         features = f"features {settings.strategy}, the encoder stays as it is\n"
     if data.teacher is not None:
@@ -128,7 +135,7 @@ def announce(job: FinetuningJob) -> None:
         f"data     {len(data.train.examples):,} training examples, "
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most\n"
-        + "".join(f"{line}\n" for line in data.tally_lines)
+        + "".join(f"{line}\n" for line in [*others, *data.tally_lines])
         + f"steps    {settings.epochs} epochs of {-(-data.num_items // settings.batch_size):,}, "
         f"{settings.batch_size} "
         f"{'examples' if data.num_items == data.num_examples else 'windows of texts'} each",

@@ -121,6 +121,9 @@ def mine(settings: MineSettings) -> bool:
 
     asked = with_options(task, settings.options)
     assert isinstance(asked, TextEmbedding)
+    if asked.kind != "pairs":
+        what = "negatives are mined for pairs of a query and a passage"
+        raise UserError(what, f"--options kind={asked.kind}", "leave it out")
     examples = asked.examples(located(settings.data), settings.split)
     if not examples:
         raise UserError("no pairs", settings.data, "give some")
@@ -148,8 +151,8 @@ def mined(
     for example in examples:
         belongs[example.texts[0]].add(example.texts[1])
     of_queries = _vectors(predictor, queries, "query")
-    of_passages = _vectors(predictor, passages, "document")
-    found, scores = nearest(of_queries, of_passages, settings.depth + settings.skip)
+    of_passages = _vectors(predictor, passages, "document", "passage")
+    found, scores = nearest(of_queries, of_passages, settings.depth + settings.skip + 1)
     number = {query: place for place, query in enumerate(queries)}
     place_of = {passage: place for place, passage in enumerate(passages)}
     for example in examples:
@@ -157,11 +160,17 @@ def mined(
         row = number[query]
         own = float(of_queries[row] @ of_passages[place_of[passage]])
         limit = settings.margin * own if settings.margin else np.inf
-        ranked = [passages[each] for each in found[row].tolist()]
+        # A query may be a passage of another one: it is no wrong answer of itself.
+        places = [
+            each for each in found[row].tolist() if passages[each] != query or query == passage
+        ]
+        places = places[: settings.depth + settings.skip]
+        ranked = [passages[each] for each in places]
+        score_of = dict(zip(found[row].tolist(), scores[row].tolist(), strict=True))
         candidates = [
-            text
-            for text, score in list(zip(ranked, scores[row].tolist(), strict=True))[settings.skip :]
-            if text not in belongs[query] and score < limit
+            passages[each]
+            for each in places[settings.skip :]
+            if passages[each] not in belongs[query] and score_of[each] < limit
         ]
         negatives = candidates[: settings.count]
         kept = belongs[query].union(negatives)
@@ -177,12 +186,13 @@ def mined(
         }
 
 
-def _vectors(predictor: "Predictor", texts: Sequence[str], prompt: str) -> "FloatArray":
-    """The vectors of texts, of length 1, with the folder's prompt of this name if there is one."""
+def _vectors(predictor: "Predictor", texts: Sequence[str], *prompts: str) -> "FloatArray":
+    """The vectors of texts, of length 1, with the folder's first prompt of these names, if any."""
     from workflows.progress import ProgressLine
 
-    name = prompt if prompt in predictor.sentence_pooling.prompts else None
-    progress = ProgressLine(f"embedding {len(texts):,} texts ({prompt})", sum(map(len, texts)))
+    known = predictor.sentence_pooling.prompts
+    name = next((each for each in prompts if each in known), None)
+    progress = ProgressLine(f"embedding {len(texts):,} texts ({prompts[0]})", sum(map(len, texts)))
     parts = []
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts[begin : begin + _TEXTS_AT_ONCE]

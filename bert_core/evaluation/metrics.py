@@ -23,7 +23,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
-from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
+from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding, query_weights
 from bert_core.text.rng import IntArray
 
 if TYPE_CHECKING:
@@ -113,12 +113,19 @@ WeightedMetrics = Callable[[FloatArray], dict[str, FloatArray]]
 NaN where a sample leaves a metric undefined."""
 
 
-def means(values: Mapping[str, npt.ArrayLike]) -> WeightedMetrics:
-    """Metrics that are means of what each example has, [N]."""
+def means(
+    values: Mapping[str, npt.ArrayLike], weights: npt.ArrayLike | None = None
+) -> WeightedMetrics:
+    """Metrics that are means of what each example has, [N]; `weights` are those of examples."""
     table = np.stack([np.asarray(value, dtype=np.float64) for value in values.values()], axis=1)
+    weight = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:
-        found = counts @ table / counts.sum(axis=1, keepdims=True)
+        weighted = counts * weight
+        sums = weighted.sum(axis=1, keepdims=True)
+        found = np.divide(
+            weighted @ table, sums, out=np.zeros((len(sums), table.shape[1])), where=sums > 0
+        )
         return dict(zip(values, found.T, strict=True))
 
     return compute
@@ -350,7 +357,8 @@ def _fast_metrics(
         return _of_vectors(task, predictions, examples)
     if isinstance(task, Reranking):
         names = task.metrics(predictions, examples)
-        return means({name: [found[name] for found in predictions] for name in names})
+        table = {name: [found.get(name, 0.0) for found in predictions] for name in names}
+        return means(table, [float(any(name in found for name in names)) for found in predictions])
     if isinstance(task, Classification) and task.kind == "regression":
         gold = [example.answer for example in examples]
         return correlations(gold, [prediction["value"] for prediction in predictions])
@@ -368,7 +376,8 @@ def _of_vectors(
     task: TextEmbedding, predictions: Predictions, examples: Sequence[RelatedTexts]
 ) -> WeightedMetrics:
     if task.kind == "pairs":
-        return means({name: [found[name] for found in predictions] for name in task.pair_metrics})
+        table = {name: [found[name] for found in predictions] for name in task.pair_metrics}
+        return means(table, query_weights(examples))
     if task.kind == "labels":
         pairs = zip(predictions, examples, strict=True)
         return means({"accuracy": [found["label"] == each.answer for found, each in pairs]})

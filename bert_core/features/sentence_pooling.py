@@ -99,6 +99,12 @@ class SentencePooling:
             vectors = vectors / np.maximum(lengths, 1e-12)
         return vectors
 
+    def search_prompts(self) -> tuple[str, str]:
+        """The prefixes of a query and of a passage, whose prompt is `document` or `passage`."""
+        usual = self.prompts.get(self.default_prompt or "", "")
+        passage = self.prompts.get("document", self.prompts.get("passage", usual))
+        return self.prompts.get("query", usual), passage
+
     def prompt(self, name: str | None) -> str:
         """Returns the prefix of each text. Raises `UserError` for an unknown name."""
         name = self.default_prompt if name is None else name

@@ -40,7 +40,8 @@ class Groups:
         """Of examples whose texts have these numbers of vectors: first the query, then passages.
 
         A passage that belongs to two examples of one query, or two queries of one passage, is no
-        wrong answer of either. Of a bare text the passage is another vector of the same text.
+        wrong answer of either, nor is a query of itself where it is a passage as well. Of a bare
+        text the passage is another vector of the same text.
         """
         queries = np.array([each[0] for each in texts], dtype=np.int64)
         positives = np.array([each[min(1, len(each) - 1)] for each in texts], dtype=np.int64)
@@ -53,6 +54,7 @@ class Groups:
             blocked = np.zeros((len(queries), len(candidates)), dtype=bool)
             rows, columns = np.nonzero(same)
             blocked[rows, sought[columns]] = True
+            blocked |= queries[:, None] == candidates[None, :]
             blocked[np.arange(len(queries)), sought] = False
             positives = sought
         elif kind == "labels":

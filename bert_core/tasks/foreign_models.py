@@ -183,19 +183,17 @@ def _classifier_pooling(folder: Path, config: Mapping[str, Any], model: Bert) ->
 def _embedding(folder: Path, model: Bert, task: TextEmbedding) -> TextEmbedding:
     """The task with the pooling and the prompts of the folder, as sentence-transformers reads it.
 
-    The text of a passage has the prompt `document` or `passage`. Raises `ModelFolderError` for
-    vectors that are more than pooled states.
+    Raises `ModelFolderError` for vectors that are more than pooled states.
     """
     said = read_sentence_pooling(folder, model.config.max_position_embeddings)
     if said.dense or said.pooling == "max":
         what = "vectors that are mapped further (Dense)" if said.dense else "vectors of maxima"
         raise ModelFolderError(what, str(folder), "measure a model of pooled states")
     add_task_head(model, task)
-    usual = said.prompts.get(said.default_prompt or "", "")
-    passage = said.prompts.get("document", said.prompts.get("passage", usual))
+    query, passage = said.search_prompts()
     changes = {
         "pooling": said.pooling,
-        "query_prompt": said.prompts.get("query", usual),
+        "query_prompt": query,
         "passage_prompt": passage,
         "max_length": said.max_length or model.config.max_position_embeddings,
     }

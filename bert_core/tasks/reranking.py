@@ -113,16 +113,21 @@ class Reranking(Task):
     def examples(self, data: str | Path, split: str) -> list[Candidates]:
         """Reads a table, or a data set of the Hub: a list of passages a row, or a passage a row.
 
-        Of train each query keeps `candidates` passages. Raises `TaskDataError` for scores that the
-        objective cannot use.
+        The passages of a query are put together wherever their rows stand. Of train each query
+        keeps `candidates` passages. Raises `TaskDataError` for scores that the objective cannot
+        use.
         """
         found: list[Candidates] = []
+        last: dict[str, int] = {}
         for record in read_split(data, split, header=self.header):
             example = self._example(record)
-            if len(example.passages) == 1 and found and found[-1].query == example.query:
-                found[-1] = _joined(found[-1], example)
-            else:
-                found.append(example)
+            place = last.get(example.query) if len(example.passages) == 1 else None
+            if place is not None:
+                found[place] = _joined(found[place], example)
+                continue
+            if len(example.passages) == 1:
+                last[example.query] = len(found)
+            found.append(example)
         return [self._fewer(each) for each in found] if split == "train" else found
 
     def texts(self, example: Candidates) -> list[str]:
@@ -195,7 +200,7 @@ class Reranking(Task):
     ) -> list[dict[str, Any]]:
         """The `order` of each query's passages, best first, and the `scores` of all, as they are.
 
-        Where it is known which are relevant, also `METRICS` of that order and of the first stage's.
+        Where a relevant one is known, also `METRICS` of that order and of the first stage's.
         """
         ends = np.cumsum(rows.rows_per_item)
         scores = np.split(outputs[:, 0], ends[:-1]) if len(ends) else []
@@ -204,8 +209,9 @@ class Reranking(Task):
             {"order": order, "scores": each.tolist()}
             for order, each in zip(orders, scores, strict=True)
         ]
-        known = [number for number, each in enumerate(examples) if each.answer is not None]
-        relevant = [_relevance(examples[number]) for number in known]
+        judged = {n: _relevance(each) for n, each in enumerate(examples) if each.answer is not None}
+        known = [number for number, passages in judged.items() if passages]
+        relevant = [judged[number] for number in known]
         given = [list(range(len(examples[number].passages))) for number in known]
         ours = ranking_metrics([orders[number] for number in known], relevant)
         first = ranking_metrics(given, relevant)
@@ -215,10 +221,17 @@ class Reranking(Task):
         return found
 
     def metrics(self, predictions: Predictions, examples: Sequence[Candidates]) -> dict[str, float]:
-        """Means of `METRICS` over queries, of the model's order and of the first stage's."""
+        """Means of `METRICS` over queries, of the model's order and of the first stage's.
+
+        As trec_eval has it, those without a relevant passage are left out; 0 where all are.
+        """
         del examples
         names = [*METRICS, *(FIRST_STAGE + name for name in METRICS)]
-        return {name: float(np.mean([found[name] for found in predictions])) for name in names}
+        known = [found for found in predictions if names[0] in found]
+        return {
+            name: float(np.mean([found[name] for found in known])) if known else 0.0
+            for name in names
+        }
 
     def _example(self, record: Record) -> Candidates:
         query = text_of(record, self.query_column)

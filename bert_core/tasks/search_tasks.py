@@ -174,8 +174,9 @@ def _pairs_of(document: str) -> Iterator[RelatedTexts]:
     """The title with the first paragraph, if it begins with one; else paragraphs and the next."""
     lines = [line[:_MOST_CHARACTERS] for line in document.split("\n")]
     first = lines[0].split()
-    paragraphs = [line for line in lines if len(line.split()) >= _PARAGRAPH_WORDS]
-    if paragraphs and len(first) <= _TITLE_WORDS and lines[0][-1:] not in ".!?:;,":
+    has_title = len(first) <= _TITLE_WORDS and lines[0][-1:] not in ".!?:;,"
+    paragraphs = [line for line in lines[has_title:] if len(line.split()) >= _PARAGRAPH_WORDS]
+    if paragraphs and has_title:
         yield RelatedTexts((lines[0], paragraphs[0]), True, lines[0][:60])
     for before, after in pairwise(paragraphs):
         yield RelatedTexts((before, after), True, before[:60])

@@ -6,6 +6,7 @@ vocabulary (SPLADE, see `bert_core.model.word_weights`).
 Shapes: N examples, U different texts, R rows (one of each text), H numbers of a vector.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from bert_core.tasks.encoded_rows import (
 )
 from bert_core.tasks.label_values import label_of, number_of
 from bert_core.tasks.metrics import correlation_metrics
-from bert_core.tasks.retrieval import METRICS, nearest, normalized, ranking_metrics
+from bert_core.tasks.retrieval import DEPTH, METRICS, nearest, normalized, ranking_metrics
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import (
     Record,
@@ -294,10 +295,14 @@ class TextEmbedding(Task):
     def metrics(
         self, predictions: Predictions, examples: Sequence[RelatedTexts]
     ) -> dict[str, float]:
-        """Means of `METRICS` over queries, correlations with scores, or the accuracy."""
+        """Means of `METRICS` over queries, correlations with scores, or the accuracy.
+
+        A query with several passages counts as one with one.
+        """
         if self.kind == "pairs":
+            weights = query_weights(examples)
             return {
-                name: float(np.mean([found[name] for found in predictions]))
+                name: float(np.average([found[name] for found in predictions], weights=weights))
                 for name in self.pair_metrics
             }
         if self.kind == "labels":
@@ -334,6 +339,13 @@ class TextEmbedding(Task):
             return RelatedTexts(pair, score, where, values)
         negatives = [text for name in self.negative_columns for text in _texts(record, name)]
         return RelatedTexts((*pair, *negatives), True, where, values)
+
+
+def query_weights(examples: Sequence[RelatedTexts]) -> FloatArray:
+    """The share of each pair in its query, float64 [N], which has as many pairs as passages."""
+    queries = [example.texts[0] for example in examples]
+    counts = Counter(queries)
+    return np.array([1 / counts[query] for query in queries])
 
 
 def _texts(record: Record, name: str) -> list[str]:
@@ -374,19 +386,26 @@ def _ranked(
     is_passage[np.cumsum(counts) - counts] = False
     every = [text for example in examples for text in example.texts]
     documents, first = np.unique(texts[is_passage], return_index=True)
-    places_of_passages = np.flatnonzero(is_passage)
-    asked, query = np.unique(queries, return_inverse=True)
+    names = [every[place] for place in np.flatnonzero(is_passage)[first].tolist()]
+    asked, example, query = np.unique(queries, return_index=True, return_inverse=True)
     sought = np.searchsorted(documents, passages)
     relevant: list[dict[int, float]] = [{} for _ in asked]
     for each, document in zip(query.tolist(), sought.tolist(), strict=True):
         relevant[each][document] = 1.0
-    found = nearest(vectors[asked], vectors[documents])[0].tolist()
+    # A query that is a passage of another one is no wrong answer of itself, whatever its prompt.
+    of_row, of_name = (
+        {each: n for n, each in enumerate(some)} for some in (documents.tolist(), names)
+    )
+    found = nearest(vectors[asked], vectors[documents], DEPTH + 1)[0].tolist()
+    for place, (row, number) in enumerate(zip(asked.tolist(), example.tolist(), strict=True)):
+        itself = {of_row.get(row), of_name.get(examples[number].texts[0])} - relevant[place].keys()
+        found[place] = [each for each in found[place] if each not in itself][:DEPTH]
     metrics = ranking_metrics(found, relevant)
     places = [{document: place for place, document in enumerate(each, 1)} for each in found]
     return [
         {
             "rank": places[each].get(document),
-            "nearest": every[places_of_passages[first[found[each][0]]]],
+            "nearest": names[found[each][0]],
             **metrics[each],
         }
         for each, document in zip(query.tolist(), sought.tolist(), strict=True)

@@ -1,6 +1,7 @@
 """Negatives that a model ranks high, and what the tasks of search read of them."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from finetuning_runs import WORDS, write_encoder
@@ -61,11 +62,25 @@ def test_the_tasks_of_search_read_the_file(storage, tmp_path):
     assert len(lists) == 15 and all(1.0 in each.answer for each in lists)
 
 
+def test_a_query_that_is_a_passage_is_no_negative_of_itself(storage, tmp_path):
+    (tmp_path / "data").mkdir()
+    texts = [" ".join(WORDS[n : n + 3]) for n in range(6)]
+    lines = [json.dumps({"query": a, "passage": b}) for a, b in pairwise(texts)]
+    (tmp_path / "data" / "train.jsonl").write_text("\n".join(lines))
+    output = tmp_path / "train.jsonl"
+    given = ("--margin", "0", "--count", "9", "--data", str(tmp_path / "data"))
+    assert mine(storage, output, *given) == 0
+    for line in map(json.loads, output.read_text().splitlines()):
+        assert line["query"] not in line["negatives"] + line["passages"]
+        assert len(line["negatives"]) == len(texts) - 2 - (line["query"] != texts[0])
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--task", "mrpc"), "no task of pairs"),
         (("--options", "kind=scores"), "change only how data is read"),
+        (("--options", "kind=labels"), "mined for pairs"),
         (("--options", "query_column=question"), "no column question"),
     ],
 )

@@ -5,6 +5,7 @@ Driver and workers read alike; a hash says that they have read the same.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -370,6 +371,25 @@ def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     if read_sentence_pooling(encoder.path, positions).dense:
         what = "a model that maps its vectors further (Dense)"
         raise UserError(what, where, "train another; this one is served as it is")
+
+
+def other_vectors(options: Task, encoder: EncoderFolder) -> list[str]:
+    """A line where an encoder's folder makes its vectors otherwise than they are learned here."""
+    if not isinstance(options, TextEmbedding) or options.is_sparse:
+        return []
+    from bert_core.features.sentence_pooling import read_sentence_pooling  # loads torch
+
+    said = read_sentence_pooling(encoder.path, encoder.config.max_position_embeddings)
+    names = ("pooling", "query_prompt", "passage_prompt")
+    theirs = dict(zip(names, (said.pooling, *said.search_prompts()), strict=True))
+    keep = [
+        f"--options.{name} {shlex.quote(value)}"
+        for name, value in theirs.items()
+        if value != getattr(options, name)
+    ]
+    if said.pooling == "max" or not keep:  # which is not learned
+        return []
+    return [f"vectors  not as the encoder's folder makes them; for those add {' '.join(keep)}"]
 
 
 def refuse_equal_views(settings: TaskRunSettings) -> None:

@@ -207,11 +207,11 @@ def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArr
 def text_keys(task: Task, example: Any) -> list[str]:  # noqa: ANN401 - of any task
     """What two examples have in common that ask the same, whatever their case, spaces and form.
 
-    All texts together, or, of related texts, each of them.
+    All texts together, or, of related texts, each of them but wrong answers, which many share.
     """
     normal = (unicodedata.normalize("NFKC", text).casefold() for text in task.texts(example))
     texts = [" ".join(text.split()) for text in normal]
-    return texts if task.is_coupled else ["\n".join(texts)]
+    return texts[:2] if task.is_coupled else ["\n".join(texts)]
 
 
 @dataclass(frozen=True)

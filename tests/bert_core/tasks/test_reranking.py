@@ -10,6 +10,7 @@ from parity import random_model
 from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
+from bert_core.evaluation.metrics import measure
 from bert_core.predictor import Predictor
 from bert_core.tasks.encoded_rows import TaskBatchSource
 from bert_core.tasks.reranking import Candidates, Reranking
@@ -128,6 +129,25 @@ def test_lists_and_rows_of_one_passage_are_read_alike(tmp_path):
         assert [(each.query, each.passages, each.answer) for each in found] == [
             (each.query, each.passages, each.answer) for each in LISTS
         ]
+
+
+def test_rows_of_one_passage_may_stand_in_any_order(tmp_path):
+    lines = ["query\tpassages\tscores", "a\tp1\t1", "b\tp2\t1", "a\tp3\t0", "b\tp4\t0"]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+    found = Reranking().examples(tmp_path, "dev")
+    assert [(each.query, each.passages, each.answer) for each in found] == [
+        ("a", ("p1", "p3"), (1.0, 0.0)),
+        ("b", ("p2", "p4"), (1.0, 0.0)),
+    ]
+
+
+def test_a_query_without_a_relevant_passage_is_left_out_of_the_means(tokenizer, model):
+    task = Reranking()
+    judged = [*LISTS[:3], Candidates("a cat", ("two trees", "a mat"), (0.0, 0.0))]
+    found, _ = Predictor(model.eval(), tokenizer, task, "rerank").predict_examples(judged)
+    assert task.metrics(found, judged) == task.metrics(found[:3], judged[:3])
+    assert measure(task, found, judged).is_fast
+    assert set(task.metrics(found[3:], judged[3:]).values()) == {0.0}
 
 
 def test_a_list_without_any_score_has_no_answer(tmp_path):

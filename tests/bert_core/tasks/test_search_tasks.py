@@ -56,6 +56,20 @@ def test_plain_text_asks_for_what_stands_below(tmp_path):
         task.examples(tmp_path / "short.txt", "train")
 
 
+def test_a_long_title_is_not_its_own_paragraph(tmp_path):
+    title = "The history of the old city of Rome in pictures"
+    below = "The city was founded by twins who were raised by a wolf near the river"
+    documents = [f"{title} {number}\n{below} {number}" for number in range(40)]
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n\n".join([*documents, title]))
+    found = [
+        each
+        for split in ("train", "dev", "test")
+        for each in TASKS["text_search"].examples(path, split)
+    ]
+    assert len(found) == 40 and all(each.texts[0] != each.texts[1] for each in found)
+
+
 @pytest.mark.parametrize("name", ["squad_search", "docs_search", "text_search"])
 def test_columns_are_no_options_of_them(name):
     task = TASKS[name].model_copy(update={"query_column": "q"})

@@ -1,6 +1,7 @@
 """The task of text embedding: rows, steps of any division, predictions."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ from tiny_training import run_ranks
 from training_processes import train_vectors
 
 from bert_core.config import ModelConfig
+from bert_core.evaluation.metrics import measure
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.coupled_batches import CoupledBatchSource, told_steps, vector_loss
 from bert_core.tasks.outputs import compute_all_outputs
-from bert_core.tasks.retrieval import normalized
+from bert_core.tasks.retrieval import METRICS, normalized
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import add_task_head, compute_outputs
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
@@ -206,6 +208,30 @@ def test_predictions_say_where_the_passage_ranks(tokenizer, model):
     found, _ = Predictor(model, tokenizer, task, "embedding").predict_examples(twins)
     assert [each["rank"] for each in found] == [1, 1]
     assert all(each["value"] == pytest.approx(1) for each in found)
+
+
+@pytest.mark.parametrize("prompt", ["", "the "])
+def test_a_query_that_is_a_passage_is_no_wrong_answer_of_itself(tokenizer, model, prompt):
+    task = TextEmbedding(query_prompt=prompt)
+    texts = ["a cat sat", "two tall trees", "the red mat", "one old dog"]
+    chain = [RelatedTexts(pair, True) for pair in pairwise(texts)]
+    found, _ = Predictor(model.eval(), tokenizer, task, "embedding").predict_examples(chain)
+    for each, example in zip(found, chain, strict=True):
+        assert each["nearest"] != example.texts[0] and each["rank"] <= 3
+    assert found[1]["rank"] <= 2, "of three passages one is the query"
+    if not prompt:
+        _, groups = task.step_texts(task.encode(chain, tokenizer), np.arange(3))
+        is_itself = groups.queries[:, None] == groups.candidates[None, :]
+        assert is_itself.any() and groups.blocked[is_itself].all()
+
+
+def test_a_query_counts_once_however_many_passages_it_has():
+    task = TextEmbedding()
+    pairs = [("a cat", "a cat sat"), ("a cat", "a cat sat on"), ("a cat", "cat"), ("one", "mat")]
+    examples = [RelatedTexts(pair, True) for pair in pairs]
+    found = [dict.fromkeys(METRICS, value) for value in (1.0, 1.0, 1.0, 0.0)]
+    assert task.metrics(found, examples) == dict.fromkeys(METRICS, 0.5)
+    assert measure(task, found, examples).is_fast
 
 
 def test_other_kinds_predict_cosines_and_neighbours(tokenizer, model):

@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import pytest
 from finetuning_runs import arguments, write_encoder, write_tagged, write_task
@@ -6,9 +7,13 @@ from safetensors.torch import load_file, save_file
 from sweep_runs import sweep_settings
 
 from bert_core.errors import UserError
+from bert_core.features.sentence_pooling import SentencePooling, sentence_modules
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.tokenizer import load_tokenizer
 from workflows.finetune import announce, opened_job, parse, read_inputs
-from workflows.finetuning.data import read_task_data
+from workflows.finetuning.data import other_vectors, read_task_data
 from workflows.model_location import open_encoder
 from workflows.runs.storage import open_storage
 from workflows.sweeps.sweep import opened_sweep
@@ -263,3 +268,23 @@ def test_figures_and_layers_that_are_not_there_are_refused_before_work(storage, 
     assert "\n" not in str(error.value)
     known = parse(arguments(storage, **{"evaluation.metric": "f1"}))
     assert read_inputs(known, open_storage(known.storage))[1].task.criterion == "accuracy"
+
+
+def test_an_encoder_that_makes_its_vectors_otherwise_is_told_with_the_remedy(tmp_path):
+    write_encoder(tmp_path / "encoder")
+    _, model, tokenizer = load_model_folder(tmp_path / "encoder")
+    said = SentencePooling("cls", prompts={"query": "find: ", "passage": "text: "}, max_length=16)
+    modules = sentence_modules(said, model.config.hidden_size)
+    save_model_folder(tmp_path / "vectors", model, tokenizer, modules=modules)
+    encoder = open_encoder(str(tmp_path / "vectors"), tmp_path, "sqlite://")
+    task = TextEmbedding()
+    (line,) = other_vectors(task, encoder)
+    given = shlex.split(line.partition(" add ")[2])
+    options = dict(zip(given[::2], given[1::2], strict=True))
+    same = task.model_copy(
+        update={name.removeprefix("--options."): value for name, value in options.items()}
+    )
+    assert other_vectors(same, encoder) == []
+    assert (same.pooling, same.query_prompt, same.passage_prompt) == ("cls", "find: ", "text: ")
+    plain = open_encoder(str(tmp_path / "encoder"), tmp_path, "sqlite://")
+    assert other_vectors(task, plain) == other_vectors(Classification(), encoder) == []

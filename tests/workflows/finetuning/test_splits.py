@@ -9,6 +9,7 @@ from finetuning_runs import arguments, write_encoder, write_tagged, write_task
 
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
 from bert_core.tokenizer import load_tokenizer
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data
@@ -256,3 +257,14 @@ def test_a_run_without_a_division_keeps_its_name(storage):
     recipe = parse(arguments(storage)).recipe()
     assert not recipe.keys() & {"split", "folds", "fold", "group_by", "split_seed"}
     assert str(Division((0.25,) * 4, 2)) == "dev is fold 2 of 4, seed 0"
+
+
+def test_wrong_answers_that_many_share_join_no_examples():
+    passages = [f"passage {number}" for number in range(100)]
+    examples = [
+        RelatedTexts((f"query {n}", *(passages[(n + step) % 100] for step in range(8))), True)
+        for n in range(100)
+    ]
+    task = TextEmbedding(negative_columns=("negatives",))
+    train, dev = Division((0.1, 0.9)).divide(task, examples, "data")
+    assert (len(train), len(dev)) == (90, 10)
