@@ -91,7 +91,8 @@ class ExtractSettings(TextPartsSettings):
     normalize: bool = Field(default=False, description="scale every vector to length 1")
     prompt_name: str | None = Field(
         default=None,
-        description="prompt of the folder that stands before each text, such as document",
+        description="prompt of the folder that stands before each text, such as document; by"
+        " default the folder's default prompt, where it says how a text is pooled",
     )
     max_length: int | None = Field(
         default=None, description="tokens of a row; by default the encoder's positions"
@@ -148,7 +149,7 @@ class ExtractSettings(TextPartsSettings):
             strategy=self.chosen_strategy(),
             unit=self.unit,
             pooling=self.pooling or (said.pooling if self.unit == "text" else None),
-            prompt=said.prompt(self.prompt_name) if self.prompt_name is not None else "",
+            prompt=said.prompt(self.prompt_name),
             normalize=self.normalize,
             max_length=self.max_length,
             stride=self.stride,

@@ -86,6 +86,15 @@ def test_a_text_is_pooled_as_the_folder_says(said, changed, pooling, prompt):
     assert (choice.pooling, choice.prompt) == (pooling, prompt)
 
 
+def test_the_default_prompt_is_that_of_the_folder(said):
+    folder, config = said
+    by_default = replace(SAID, default_prompt="document")
+    for name, content in sentence_modules(by_default, config.hidden_size).items():
+        (folder / name).write_text(json.dumps(content))
+    assert settings().choice(folder, config).prompt == "keli monu "
+    assert settings(pooling="mean").choice(folder, config).prompt == ""
+
+
 def test_a_prompt_that_is_none_is_refused(said):
     with pytest.raises(UserError, match="no such prompt: query .there are document"):
         settings(prompt_name="query").choice(*said)
