@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from bert_core.errors import UserError, require
 from bert_core.strict_files import read_json_object
-from bert_core.tokenizer_settings import MODULES, rewrite_command
+from bert_core.tokenizer_settings import MODULES, class_of_model, rewrite_command
 
 SCHEME = "hf://"
 
@@ -148,11 +148,7 @@ def _refuse_other_formats(folder: Path, name: str, typed: str) -> None:
             remedy = rewrite_command(name, name.rpartition("/")[2])
             raise HubError("an encoder in a folder of its own", typed, remedy)
         raise HubError("no config.json in the repository", typed, "give that of an encoder")
-    named = read_json_object(folder / "config.json").get("architectures")
-    first = named[0] if isinstance(named, list) and named else ""
-    # Nobody types what a file says, unless it is the name of a class.
-    is_class = isinstance(first, str) and re.fullmatch("[A-Z][A-Za-z]{1,60}", first)
-    classes = (first if is_class else "AutoModel", "AutoTokenizer")
+    classes = (class_of_model(read_json_object(folder / "config.json")), "AutoTokenizer")
     write = (f"{each}.from_pretrained({name!r}).save_pretrained('FOLDER')" for each in classes)
     remedy = f"if you trust it, write both with transformers and give FOLDER: {'; '.join(write)}"
     for what, files in (

@@ -4,7 +4,6 @@ Written next to its final name and renamed; with checksums, and refused when dam
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -43,7 +42,7 @@ from bert_core.strict_files import (
     read_json_object,
 )
 from bert_core.tokenizer import has_segments, load_tokenizer, write_tokenizer
-from bert_core.tokenizer_settings import MODULES, rewrite_command
+from bert_core.tokenizer_settings import MODULES, class_of_model, rewrite_command
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
@@ -438,11 +437,8 @@ def _read_weights(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]
         }
     remedy = "restore it"
     if list(folder.glob("*.bin")):  # a pickle, which may run anything
-        architecture = next(iter(content.get("architectures") or ()), "")
-        # Nobody types what a file says, unless it is the name of a class.
         prefix = FAMILIES[content.get("model_type", "bert")].class_prefix
-        if not re.fullmatch(f"{prefix}[A-Za-z]{{1,40}}", architecture):
-            architecture = "AutoModel"
+        architecture = class_of_model(content, prefix)
         remedy = (
             "if you trust the folder, write it with transformers: "
             f"{architecture}.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"

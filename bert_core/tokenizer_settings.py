@@ -4,6 +4,7 @@ Precedence and defaults are those of `transformers` 5 for a BERT model.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -230,6 +231,17 @@ def read_transformer_settings(folder: Path) -> tuple[Path, dict[str, Any]]:
             if settings := read_json_object(folder / name, is_optional=True):
                 return folder / name, settings
     return folder / TRANSFORMER_SETTINGS, {}
+
+
+def class_of_model(config: Mapping[str, Any], prefix: str = "") -> str:
+    """The class of `transformers` that config.json names, if it begins so; else AutoModel.
+
+    Nobody types what a file says, unless it is the name of a class.
+    """
+    named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else ""
+    is_class = isinstance(first, str) and re.fullmatch(f"{prefix}[A-Za-z]{{2,60}}", first)
+    return first if is_class else "AutoModel"
 
 
 def rewrite_command(model: Path | str, name: Path | str) -> str:
