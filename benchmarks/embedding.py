@@ -22,7 +22,7 @@ from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, started_results, write_results
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import compare, mean_difference
-from bert_core.evaluation.outcomes import documents
+from bert_core.evaluation.outcomes import resampling_units
 from bert_core.model_folder import load_model_folder
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
@@ -117,7 +117,7 @@ class Comparison:
                 self.results["trainings"].append(figures)
             found = compare(
                 *(self.task, predictions[ARMS[1]], predictions[ARMS[0]], self.dev),
-                groups=documents(self.dev),
+                groups=resampling_units(self.dev),
             )
             self.results["compared"][str(seed)] = {
                 name: asdict(each.difference) for name, each in found.metrics.items()

@@ -28,7 +28,7 @@ from benchmarks.finetuning_arms import (
 from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, started_results, write_results
 from bert_core.evaluation.intervals import compare, mean_difference
-from bert_core.evaluation.outcomes import documents
+from bert_core.evaluation.outcomes import resampling_units
 from bert_core.model_folder import load_model_folder
 from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
@@ -147,7 +147,7 @@ class Arms:
             print(f"seed {seed}: no predictions left, so not compared by example")
             return
         theirs, ours = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-        found = compare(self.task, theirs, ours, self.dev, groups=documents(self.dev))
+        found = compare(self.task, theirs, ours, self.dev, groups=resampling_units(self.dev))
         self.results["compared"][str(seed)] = {
             name: asdict(each.difference) for name, each in found.metrics.items()
         }

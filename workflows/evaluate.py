@@ -176,7 +176,7 @@ def measured(
 ) -> "EvaluationReport":
     """The report on labelled examples, with a comparison if another model is given."""
     from bert_core.evaluation.intervals import compare
-    from bert_core.evaluation.outcomes import documents
+    from bert_core.evaluation.outcomes import resampling_units
     from workflows.evaluation.report import evaluation_report
 
     task = predictor.task
@@ -200,7 +200,7 @@ def measured(
             known,
             num_resamples=settings.num_resamples,
             seed=settings.seed,
-            groups=documents(known),
+            groups=resampling_units(known),
         )
         report = replace(report, comparison=comparison)
     if settings.checks is not None:

@@ -63,9 +63,9 @@ def bootstrap_intervals(
 ) -> dict[str, Interval]:
     """Returns each of the task's metrics with its interval; all examples have answers.
 
-    `groups` names the document of each example where several share one (see `documents`): then
-    whole documents are drawn: errors within a document are correlated, and drawing single examples
-    would give intervals that are too narrow.
+    `groups` names the document or query of each example where several share one (see
+    `resampling_units`): then whole groups are drawn: errors within a group are correlated, and
+    drawing single examples would give intervals that are too narrow.
 
     A task whose metrics are its own computes them anew for every sample, which takes minutes;
     `hurried` gives its figures without intervals instead.

@@ -94,16 +94,39 @@ def documents(examples: Sequence[Any]) -> list[str] | None:
 
     None if every example has its own.
     """
+    return _shared([_document(example) for example in examples])
+
+
+def resampling_units(examples: Sequence[Any]) -> list[str] | None:
+    """What is drawn as one for an interval, [N]: a document, or a query with all its passages.
+
+    Errors within one are correlated, and the metrics of search are means over queries. None if
+    every example stands alone.
+    """
     names = []
-    for index, example in enumerate(examples):
+    for example in examples:
         match example:
-            case Question():
-                names.append(example.context)
-            case TaggedSentence(document=str(document)):
-                names.append(document)
+            case RelatedTexts(texts=(query, _, *_), answer=True):
+                names.append(query)
             case _:
-                names.append(str(index))
-    return names if len(set(names)) < len(names) else None
+                names.append(_document(example))
+    return _shared(names)
+
+
+def _document(example: object) -> str | None:
+    match example:
+        case Question():
+            return example.context
+        case TaggedSentence():
+            return example.document
+        case _:
+            return None
+
+
+def _shared(names: Sequence[str | None]) -> list[str] | None:
+    """The names, those missing made unlike all others; None if no two are alike."""
+    given = [str(index) if name is None else name for index, name in enumerate(names)]
+    return given if len(set(given)) < len(given) else None
 
 
 def gold_entities(sentences: Sequence[TaggedSentence]) -> list[list[Entity]]:

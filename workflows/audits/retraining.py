@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.evaluation.intervals import MetricDifference, compare
-from bert_core.evaluation.outcomes import documents
+from bert_core.evaluation.outcomes import resampling_units
 from workflows.audits.settings import AuditSettings, retraining_settings
 from workflows.finetune import read_inputs
 from workflows.runs.storage import Storage
@@ -66,7 +66,7 @@ class Retraining:
         first, second = (kept_predictions(run.job.folder) for run in self.runs)
         data = self.runs[0].job.data
         dev = data.dev.examples
-        found = compare(data.task, first, second, dev, groups=documents(dev))
+        found = compare(data.task, first, second, dev, groups=resampling_units(dev))
         return Retrained(
             criterion=data.task.criterion,
             runs=(self.runs[0].name, self.runs[1].name),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bert_core.disk import write_atomically
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals, compare
-from bert_core.evaluation.outcomes import documents
+from bert_core.evaluation.outcomes import resampling_units
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import best_predictions
 from workflows.reporting.figures import (
@@ -93,7 +93,7 @@ class Compared:
 def compared(before: FinetuningJob, after: FinetuningJob) -> Compared:
     """Measures what the best epochs of two finished runs predicted for the same dev examples."""
     data, task = after.data, after.data.task
-    examples, groups = data.dev.examples, documents(data.dev.examples)
+    examples, groups = data.dev.examples, resampling_units(data.dev.examples)
     first, second = (best_predictions(job.folder.last_checkpoint()) for job in (before, after))
     measured = [
         bootstrap_intervals(task, each, examples, groups=groups)[task.criterion]

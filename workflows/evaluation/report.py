@@ -11,7 +11,7 @@ from bert_core.errors import one_line
 from bert_core.evaluation import error_analysis
 from bert_core.evaluation.behaviour import CheckResult, shown_text
 from bert_core.evaluation.intervals import Comparison, Interval, bootstrap_intervals
-from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
+from bert_core.evaluation.outcomes import Outcome, outcomes, resampling_units, spans
 from bert_core.evaluation.slices import (
     SMALL,
     Slice,
@@ -103,7 +103,7 @@ def evaluation_report(
     drawn: dict[str, Any] = {
         "num_resamples": num_resamples,
         "seed": seed,
-        "groups": documents(examples),
+        "groups": resampling_units(examples),
     }
     return EvaluationReport(
         title=title,

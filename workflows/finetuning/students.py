@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals, compare
-from bert_core.evaluation.outcomes import documents
+from bert_core.evaluation.outcomes import resampling_units
 from bert_core.model_folder import weight_files
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.metrics import readable_metric
@@ -82,7 +82,7 @@ def measure_models(
     ]
     names.append(f"{job.folder.name}, distilled")
     predictors.append(student)
-    drawn: dict[str, Any] = {"seed": settings.seed, "groups": documents(examples)}
+    drawn: dict[str, Any] = {"seed": settings.seed, "groups": resampling_units(examples)}
     found = []
     named = zip(
         names,

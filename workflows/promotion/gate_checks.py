@@ -11,7 +11,7 @@ from bert_core.errors import UserError, nearest
 from bert_core.evaluation.behaviour import run_suite
 from bert_core.evaluation.behaviour_suite import Suite, read_suite
 from bert_core.evaluation.intervals import Interval, compare
-from bert_core.evaluation.outcomes import documents
+from bert_core.evaluation.outcomes import resampling_units
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.strict_files import read_json_object
@@ -175,7 +175,7 @@ def _metric_lines(
         examples,
         num_resamples=sampling.num_resamples,
         seed=sampling.seed,
-        groups=documents(examples),
+        groups=resampling_units(examples),
     )
     for name, most in drops.items():
         metric = found.metrics[name]

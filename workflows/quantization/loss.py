@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import Comparison, compare
-from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
+from bert_core.evaluation.outcomes import Outcome, outcomes, resampling_units, spans
 from bert_core.example import EXAMPLE, read_example
 from bert_core.example_answers import answered_by
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
@@ -136,7 +136,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
         examples,
         num_resamples=settings.num_resamples,
         seed=settings.seed,
-        groups=documents(examples),
+        groups=resampling_units(examples),
     )
     left_out = f" ({tally_text(unanswered)} left out)" if unanswered else ""
     return loss_of_task(

@@ -18,6 +18,8 @@ from bert_core.evaluation.intervals import (
     without_each,
 )
 from bert_core.evaluation.metrics import ClassCounts, means, of_labels
+from bert_core.evaluation.outcomes import resampling_units
+from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
 
 
 def interval_of_mean(values, *, groups=None, num_resamples=500, seed=0):
@@ -53,6 +55,25 @@ def test_examples_of_one_document_are_drawn_together():
     alone, together = interval_of_mean(right), interval_of_mean(right, groups=groups)
     ratio = (together.high - together.low) / (alone.high - alone.low)
     assert ratio == pytest.approx(10**0.5, rel=0.1)
+
+
+def test_a_query_is_drawn_with_all_its_passages():
+    # 40 queries of 5 passages, each found by all or by none: worth 40 examples, not 200.
+    found = np.random.default_rng(0).random(40) < 0.5
+    pairs = [
+        RelatedTexts((f"query {n}", f"passage {n}-{part}"), True)
+        for n in range(40)
+        for part in range(5)
+    ]
+    task = TextEmbedding(kind="pairs")
+    predictions = [{name: float(found[n // 5]) for name in task.pair_metrics} for n in range(200)]
+    groups = resampling_units(pairs)
+    name = task.criterion
+    together = bootstrap_intervals(task, predictions, pairs, groups=groups)[name]
+    once = interval_of_mean(found, num_resamples=1000)
+    assert together.high - together.low == pytest.approx(once.high - once.low, rel=0.1)
+    scored = [RelatedTexts(("one", f"other {n}"), 1.0) for n in range(3)]
+    assert resampling_units(scored) is None, "a score is no passage found"
 
 
 def test_samples_are_functions_of_the_seed_and_have_as_many_examples():
