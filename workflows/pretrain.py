@@ -63,7 +63,7 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     start = find_start(settings, storage)
     settings = continue_from(settings, start)
     tokenizer = None if start is None else start.encoder.path
-    prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
+    prepared = given_shards(settings, storage.folder, tokenizer)
     shards = open_shards(prepared, "train")
     with opened_pretraining(settings, storage, shards, start) as job:
         announce(settings, job.folder, shards, start)
@@ -121,6 +121,19 @@ def recipe_inputs(
     if settings.evaluation.other is not None:
         open_beside(settings.evaluation.other, "--evaluation.other", shards, settings.rows)
     return inputs
+
+
+def given_shards(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:
+    """The folder of `--shards`, or of `--text`, prepared; raises `UserError` where both are given.
+
+    Shards hold their own text: another one would be left out without a word.
+    """
+    if settings.shards is None:
+        return prepared_text(settings, storage, tokenizer)
+    if settings.text != PretrainSettings.model_fields["text"].default:
+        what = "shards are given, and text that would not be read"
+        raise UserError(what, f"--shards {settings.shards}", "leave out --text, or --shards")
+    return settings.shards
 
 
 def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:

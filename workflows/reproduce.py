@@ -263,6 +263,8 @@ def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSe
         from workflows.pretraining.settings import PretrainSettings
 
         values["shards"] = wanted.shards or _shards(recorded)
+        if values["shards"] is not None:
+            values.pop("text", None)  # which they were prepared from, or which was never read
         if values.get("start_from") is not None:
             values["start_from"] = wanted.model or _encoder(recorded, "start_from")
         values |= {name: _kept_place(recorded, name) for name in ("replay", "decay_from")}

@@ -35,7 +35,7 @@ from workflows.ablations.studies import (
     variant_settings,
 )
 from workflows.finetuning.data import read_task_data
-from workflows.pretrain import opened_pretraining, prepared_text, recipe_inputs
+from workflows.pretrain import given_shards, opened_pretraining, recipe_inputs
 from workflows.pretraining.job import (
     PretrainingJob,
     Start,
@@ -385,7 +385,7 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     start = find_start(settings, storage)
     settings = continue_from(settings, start)  # a variant from scratch has that shape, too
     tokenizer = None if start is None else start.encoder.path
-    prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
+    prepared = given_shards(settings, storage.folder, tokenizer)
     shards = open_shards(prepared, "train")
     variants = chosen_variants(settings.study, settings, settings.variants)
     to_train = [variant_settings(settings, variant) for variant in variants]

@@ -14,6 +14,7 @@ from bert_core.tokenizer import save_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import train_wordpiece
 from workflows.pretrain import (
     announce,
+    given_shards,
     label_note,
     opened_pretraining,
     packing_note,
@@ -46,6 +47,13 @@ def test_shards_that_cannot_train_are_refused(tmp_path, corpus):
     tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
     with pytest.raises(UserError, match="the tokenizer is not the one"):
         refuse_unfit_shards(shards, RowSettings())
+
+
+def test_text_beside_shards_is_refused_instead_of_left_out(tmp_path, corpus):
+    assert given_shards(parse("--shards", str(corpus)), tmp_path) == corpus
+    both = parse("--shards", str(corpus), "--text", "docs://numpy")
+    with pytest.raises(UserError, match=r"would not be read: .*leave out --text, or --shards"):
+        given_shards(both, tmp_path)
 
 
 def test_more_workers_than_bins_are_told():

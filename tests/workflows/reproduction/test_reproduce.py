@@ -242,6 +242,9 @@ def test_the_settings_are_those_of_the_run(finetuning, pretraining, tmp_path):
         assert (again.cluster.num_workers, again.cluster.threads_per_worker) == (2, 3)
         assert not again.cluster.use_gpu
     assert settings_again(recorded(pretraining), wanted()).shards == tmp_path / "shards"
+    # As once was possible; the text was not read.
+    both = pretraining.model_copy(update={"text": ["docs://numpy"]})
+    assert settings_again(recorded(both), wanted()).text == ["docs://"]
 
 
 def test_what_is_given_comes_first(finetuning, pretraining, tmp_path):
