@@ -28,8 +28,8 @@ from serving.batching import Work
 from serving.limits import Limits
 from serving.models import ModelLoader, ServedModel
 from serving.request_context import computing, current_request, span
-from serving.rollout.aliases import Role, Slot
-from serving.rollout.traffic import Agreement, Shadows, SlotState, Traffic, Variant
+from serving.rollout.aliases import Role, Slot, SlotState
+from serving.rollout.traffic import Agreement, Shadows, Traffic, Variant
 from serving.telemetry.drift import Drift
 from serving.telemetry.metrics import Metrics
 from serving.validation import (

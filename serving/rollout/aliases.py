@@ -158,6 +158,7 @@ def without_secrets(text: str) -> str:
 
 Role = Literal["canary", "shadow"]
 """A canary answers a share of the requests; a shadow is asked them too, and only compared."""
+ROLES: tuple[Role, ...] = ("canary", "shadow")
 
 _SHARE = re.compile(r"\d*\.?\d+")
 
@@ -209,6 +210,34 @@ class VariantSource:
 
 Variants = Mapping[Slot, VariantSource]
 """The canaries and shadows that are wanted."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A version that was refused: which, why, and when (Unix seconds).
+
+    `version` is None for a folder, and where MLflow did not say which one it is.
+    """
+
+    version: int | None
+    reason: str
+    at: float
+
+
+@dataclass
+class SlotState:
+    """What is known of the version that is wanted in a slot.
+
+    `pointer_path` is None for a folder, and for an address that MLflow did not answer about; `seen`
+    is what was tried last, `refused` what the source stands for now if that was refused, `registry`
+    the result of the last question to MLflow.
+    """
+
+    source: Path | Address
+    pointer_path: Path | None = None
+    seen: Path | Pointer | None = None
+    refused: Refusal | None = None
+    registry: WatchStatus | None = None
 
 
 def parse_variants(

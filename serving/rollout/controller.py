@@ -18,9 +18,12 @@ from bert_core.machine import release_memory
 from serving.engine import Engine
 from serving.models import ServedModel, open_model
 from serving.rollout.aliases import (
+    ROLES,
     Address,
     Pointer,
+    Refusal,
     Slot,
+    SlotState,
     UnreachableError,
     Variants,
     VariantSource,
@@ -30,7 +33,7 @@ from serving.rollout.aliases import (
     switch_pointer,
     title_of,
 )
-from serving.rollout.traffic import Refusal, SlotState, Variant, source_of
+from serving.rollout.traffic import Variant, source_of
 from serving.rollout.watcher import Watcher
 
 _LOG = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class Switcher:
         """
         engine, (role, name) = self._engine, slot
         model = open_model(engine.loader, name, found, engine.traffic.present)
+        variants = [] if role else [(each, self.at((each, name))) for each in ROLES]
         try:
             if role is None:
                 before = engine.switch(model)
@@ -87,6 +91,11 @@ class Switcher:
         retired = [] if before is None else [before]
         del before
         self._retire_apart(retired)
+        while variants:
+            each, variant = variants.pop()
+            if variant is not None and self.at((each, name)) is None:
+                removed, variant = [variant], None
+                self._removed((each, name), removed, ", which answers other questions than it")
 
     def note(self, slot: Slot, found: Path | Pointer, pointer_path: Path | None) -> None:
         """Records which version a slot has; with `pointer_path`, that it has answered."""
@@ -115,12 +124,15 @@ class Switcher:
         role, name = slot
         assert role is not None
         before = self._engine.set_variant(name, role, None)
+        retired = [] if before is None else [before]
+        del before
+        self._removed(slot, retired)
+
+    def _removed(self, slot: Slot, retired: list[ServedModel], why: str = "") -> None:
         self._engine.metrics.forget(title_of(slot))
-        if before is not None:
-            _LOG.warning("%s, version %s, is removed", title_of(slot), before.version)
-            retired = [before]
-            del before
-            self._retire_apart(retired)
+        for model in retired:
+            _LOG.warning("%s, version %s, is removed%s", title_of(slot), model.version, why)
+        self._retire_apart(retired)
 
     def _retire_apart(self, retired: list[ServedModel]) -> None:
         """Retires a model on a thread; the list is emptied, so that no caller keeps the model."""
@@ -324,6 +336,16 @@ class Controller:
         except Exception as error:  # noqa: BLE001 - whatever is wrong, it takes no traffic
             version = found.version if isinstance(found, Pointer) else None
             self._refuse(slot, state, version, str(error) or type(error).__name__)
+            return
+        if slot[0] is None:
+            self._try_variants_again(slot[1])
+
+    def _try_variants_again(self, name: str) -> None:
+        """Has those tried again that another version of their model has removed or let in."""
+        for role in ROLES:
+            state = self._engine.slots.get((role, name))
+            if state is not None and self._switcher.at((role, name)) is None:
+                state.seen = None
 
     def _set(self, slot: Slot, wanted: VariantSource, path: Path | None) -> None:
         """Puts what is wanted into a slot; raises `UserError`, and nothing has changed."""

@@ -21,11 +21,12 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
+from bert_core.tasks.text_embedding import TextEmbedding
 from serving.batching import Batcher, DeadlineError, OverloadedError
 from serving.errors import RequestError
 from serving.models import Ability, ServedModel, is_embedder
 from serving.request_context import AnsweringRole, current_request
-from serving.rollout.aliases import Address, Pointer, Role, WatchStatus, title_of
+from serving.rollout.aliases import ROLES, Address, Role, title_of
 from serving.telemetry.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class _Table:
         found: dict[Batcher, list[str]] = {}
         for name, model in self.active.items():
             found.setdefault(model.batcher, []).append(name)
-        for role in ("canary", "shadow"):
+        for role in ROLES:
             for name, variant in self.variants(role).items():
                 found.setdefault(variant.model.batcher, []).append(title_of((role, name)))
         return found
@@ -209,10 +210,24 @@ class Traffic:
         return None
 
     def switch(self, model: ServedModel) -> ServedModel:
-        """Has a model answer its name from now on; returns the one before."""
+        """Has a model answer its name from now on; returns the one before.
+
+        Its canary and shadow are removed where they answer other questions than the model does.
+        """
         with self._changing:
-            before = self._table.active[model.name]
-            self._become(replace(self._table, active={**self._table.active, model.name: model}))
+            table = self._table
+            before = table.active[model.name]
+            alike = {
+                role: {
+                    name: variant
+                    for name, variant in table.variants(role).items()
+                    if name != model.name or _are_alike(model, variant.model)
+                }
+                for role in ROLES
+            }
+            self._become(
+                _Table({**table.active, model.name: model}, alike["canary"], alike["shadow"])
+            )
         return before
 
     def variant(self, name: str, role: Role) -> Variant | None:
@@ -273,10 +288,26 @@ class Traffic:
 
 
 def _check_alike(active: ServedModel, other: ServedModel) -> None:
-    mine = (active.task_name, active.task and active.task.labels)
-    if mine != (other.task_name, other.task and other.task.labels):
-        what = f"a model of another task or other labels than {active.name}"
+    if not _are_alike(active, other):
+        what = f"a model of another task or other labels than {active.name}, or without its heads"
         raise UserError(what, str(other.folder), "name a version that answers the same questions")
+
+
+def _are_alike(active: ServedModel, other: ServedModel) -> bool:
+    """Whether another version answers whatever the active one does, in the same form."""
+    if _form(active) != _form(other):
+        return False
+    return active.task is not None or set(active.model.heads) <= set(other.model.heads)
+
+
+def _form(model: ServedModel) -> tuple[object, ...]:
+    """What a model is asked, and the form of its answers."""
+    task = model.task
+    if task is None:
+        return (None, model.config.hidden_size)
+    size = model.config.hidden_size if isinstance(task, TextEmbedding) else None
+    of_rows = (task.kind, task.reads_pairs) if isinstance(task, Classification) else None
+    return (model.task_name, type(task), task.labels, of_rows, size)
 
 
 def _check_comparable(other: ServedModel, role: Role) -> None:
@@ -381,6 +412,9 @@ class Shadows:
             rows = codec.encode(items, shadow.tokenizer)
             (outputs,) = shadow.batcher.submit(shadow.work(rows), seconds).result()
             others = codec.decode(outputs, rows, items)
+            are_alike = [
+                decided(mine) == decided(other) for mine, other in zip(found, others, strict=True)
+            ]
         except (OverloadedError, DeadlineError):
             self._count_missed(shadow)
             return
@@ -390,9 +424,6 @@ class Shadows:
             _LOG.warning("warning: the shadow of %s failed: %s", shadow.name, kind)
             self._count_missed(shadow)
             return
-        are_alike = [
-            decided(mine) == decided(other) for mine, other in zip(found, others, strict=True)
-        ]
         for agrees in are_alike:
             self._metrics.count_compared(shadow.name, agree=agrees)
         self._count(shadow, agree=sum(are_alike), differ=len(are_alike) - sum(are_alike))
@@ -414,7 +445,7 @@ class Shadows:
 def decided(found: Mapping[str, Any]) -> object:
     """The decision of a prediction, whatever its scores: label, labels, entities or passage.
 
-    Of a number the first three digits.
+    Of a number the first three digits, of scores alone the highest label.
     """
     for read in _DECIDED:
         try:
@@ -432,35 +463,14 @@ _DECIDED: tuple[Callable[[Mapping[str, Any]], object], ...] = (
         (entity["type"], entity["start"], entity["end"]) for entity in found["entities"]
     ],
     lambda found: found["text"],
+    lambda found: _of_scores(found["scores"]),
 )
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A version that was refused: which, why, and when (Unix seconds).
-
-    `version` is None for a folder, and where MLflow did not say which one it is.
-    """
-
-    version: int | None
-    reason: str
-    at: float
-
-
-@dataclass
-class SlotState:
-    """What is known of the version that is wanted in a slot.
-
-    `pointer_path` is None for a folder, and for an address that MLflow did not answer about; `seen`
-    is what was tried last, `refused` what the source stands for now if that was refused, `registry`
-    the result of the last question to MLflow.
-    """
-
-    source: Path | Address
-    pointer_path: Path | None = None
-    seen: Path | Pointer | None = None
-    refused: Refusal | None = None
-    registry: WatchStatus | None = None
+def _of_scores(scores: Mapping[str, float]) -> str:
+    if len(scores) == 1:
+        return f"{next(iter(scores.values())):.3g}"
+    return max(scores, key=lambda label: scores[label])
 
 
 def source_of(model: ServedModel) -> Path | Address:

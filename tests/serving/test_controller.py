@@ -286,6 +286,32 @@ def test_what_is_set_is_so_when_it_returns(alone, small_models, tmp_path):
     assert engine.slots.keys() == {(None, "mood")}
 
 
+def test_a_canary_of_other_labels_comes_back_with_a_version_like_it(
+    start_rollout, copied_registry, small_models, tmp_path
+):
+    canary = other_weights(small_models["sentiment"], tmp_path / "canary", 2.0)
+    copied_registry.register(small_models["topics"], "mood")
+    canaries = {CANARY: VariantSource(canary, 0.5)}
+    server = start_rollout({"mood": MOOD}, canaries, copied_registry.uri)
+
+    def alias(version):
+        copied_registry.client.set_registered_model_alias("mood", "champion", version)
+
+    def at_canary():
+        variant = server.engine.traffic.variant("mood", "canary")
+        return variant and variant.model.folder
+
+    wait_until(lambda: at_canary() == canary)
+    for _ in range(2):
+        alias("2")
+        wait_until(lambda: at_canary() is None and server.engine.slots[CANARY].refused)
+        assert "another task or other labels" in server.engine.slots[CANARY].refused.reason
+        for _ in range(8):
+            assert server.ask("/v1/classify", {"inputs": ["a cat"]})[1]["version"] == "2"
+        alias("1")
+        wait_until(lambda: at_canary() == canary and not server.engine.slots[CANARY].refused)
+
+
 @pytest.fixture
 def engine(small_models):
     made = Engine(load_models({"mood": small_models["sentiment"]}))

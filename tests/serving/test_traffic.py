@@ -10,11 +10,12 @@ import torch
 from running import wait_until
 
 from bert_core.errors import UserError
+from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.classification import Classification
 from serving.models import ModelLoader, close_models, warm_up
 from serving.request_context import RequestContext, current_request
-from serving.rollout.aliases import VariantSource
+from serving.rollout.aliases import ROLES, VariantSource
 from serving.rollout.traffic import Agreement, Traffic, Variant, decided
 
 
@@ -117,6 +118,47 @@ def test_a_canary_has_its_share_and_another_task_is_none(models):
     assert all(traffic.find(None, Classification)[0] is first for _ in range(100))
 
 
+def test_a_version_with_other_labels_removes_the_canary_and_the_shadow(models, small_models):
+    first, second, topics = models
+    traffic = Traffic({"mood": first, "other": replace(first, name="other")})
+    for role in ROLES:
+        traffic.set_variant("mood", role, Variant(second, 1.0))
+        traffic.set_variant("other", role, Variant(second, 1.0))
+    assert traffic.switch(replace(second)) is first
+    assert traffic.variant("mood", "canary").model is second, "which answers alike"
+    traffic.switch(topics)
+    assert traffic.find("mood", Classification)[0] is topics
+    for role in ROLES:
+        assert traffic.variant("mood", role) is None
+        assert traffic.variant("other", role).model is second
+
+
+def test_a_canary_has_the_heads_and_the_width_of_an_encoder(small_models, tmp_path):
+    loader = ModelLoader()
+    folder = small_models["encoder"]
+    bare, wide = tmp_path / "bare", tmp_path / "wide"
+    settings, model, tokenizer = load_model_folder(folder)
+    save_model_folder(bare, Bert(model.encoder, {}), tokenizer, card="")
+    wider = settings.model_copy(update={"hidden_size": 2 * settings.hidden_size})
+    save_model_folder(wide, Bert.for_pretraining(wider), tokenizer, card="")
+    whole, *others = (loader.load("encoder", each) for each in (folder, bare, wide))
+    assert whole.model.heads and not others[0].model.heads
+    traffic = Traffic({"encoder": whole})
+    for other in others:
+        with pytest.raises(UserError, match="or without its heads"):
+            traffic.set_variant("encoder", "canary", Variant(other, 0.5))
+    traffic = Traffic({"encoder": others[0]})
+    traffic.set_variant("encoder", "canary", Variant(whole, 0.5))  # it can do more
+    close_models([whole, *others])
+
+
+def test_a_canary_reads_what_its_model_reads(models, small_models):
+    first, *_ = models
+    pairs = replace(first, task=first.task.model_copy(update={"second_column": "second"}))
+    with pytest.raises(UserError, match="another task"):
+        Traffic({"mood": first}).set_variant("mood", "canary", Variant(pairs, 0.5))
+
+
 def test_an_encoder_may_have_a_canary_but_no_shadow(small_models):
     loader = ModelLoader()
     first, second = (loader.load("encoder", small_models["encoder"]) for _ in range(2))
@@ -149,10 +191,20 @@ def test_a_shadow_is_drawn_for_its_share(models):
             {"entities": [{"type": "PER", "start": 0, "end": 5, "score": 0.9}]},
         ),
         ({"text": "in Rome", "score": 1}, {"text": "in Rome", "score": 2}, {"text": "Rome"}),
+        ({"scores": {"a": 0.6, "b": 0.4}}, {"scores": {"a": 9, "b": 1}}, {"scores": {"b": 1}}),
+        ({"scores": {"a": 1.23412}}, {"scores": {"a": 1.23388}}, {"scores": {"a": 1.24}}),
     ],
 )
 def test_two_agree_by_what_they_decide(one, same, other):
     assert decided(one) == decided(same) != decided(other)
+
+
+def test_what_is_asked_for_scores_alone_is_compared_too(start_rollout, small_models):
+    folder = small_models["sentiment"]
+    server = start_rollout({"mood": folder}, {("shadow", "mood"): VariantSource(folder, 1.0)})
+    assert server.ask("/predict", {"inputs": ["a good cat"]})[0] == 200
+    model = server.engine.traffic.variant("mood", "shadow").model
+    wait_until(lambda: server.engine.agreement(model) == Agreement(agree=1))
 
 
 def opposite(folder, to):
