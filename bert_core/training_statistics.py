@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
-from bert_core.special_tokens import special_token_ids
+from bert_core.special_tokens import SpecialTokenIds, special_token_ids
 from bert_core.strict_files import read_bounded
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -116,7 +116,7 @@ def statistics_of_examples(
     task: Task, examples: Sequence[Any], rows: EncodedRows, tokenizer: Tokenizer
 ) -> TrainingStatistics:
     """The statistics of examples, one at least, and of the rows made of them."""
-    unknown, known = count_tokens(rows, special_token_ids(tokenizer).unk)
+    unknown, known = count_tokens(rows, special_token_ids(tokenizer))
     return TrainingStatistics(
         num_examples=len(examples),
         unknown_token_share=unknown / max(unknown + known, 1),
@@ -125,14 +125,13 @@ def statistics_of_examples(
     )
 
 
-def count_tokens(rows: EncodedRows, unknown_id: int) -> tuple[int, int]:
+def count_tokens(rows: EncodedRows, special: SpecialTokenIds) -> tuple[int, int]:
     """How many tokens of rows are unknown, and how many others; [CLS] and [SEP] are none of them.
 
-    Tokens in two windows count twice.
+    Tokens in two windows count twice. Rows that are given as ids may lack [CLS] and [SEP].
     """
-    num_rows = len(rows.lengths)
-    num_special = 2 * num_rows + int(np.count_nonzero(rows.first_lengths < rows.lengths))
-    unknown = int(np.count_nonzero(rows.input_ids == unknown_id))
+    num_special = int(np.isin(rows.input_ids, (special.cls, special.sep)).sum())
+    unknown = int(np.count_nonzero(rows.input_ids == special.unk))
     return unknown, len(rows.input_ids) - num_special - unknown
 
 

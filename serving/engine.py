@@ -5,6 +5,7 @@ U units (a text, its words or its tokens), F feature size, P places, H hidden si
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from bert_core.tasks.answers import Codec
 from bert_core.tasks.encoded_rows import EncodedRows, whole_rows
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
-from serving.batching import Work
+from serving.batching import DeadlineError, OverloadedError, Work
 from serving.limits import Limits
 from serving.models import ModelLoader, ServedModel
 from serving.request_context import computing, current_request, span
@@ -96,6 +97,8 @@ class Engine:
         self._shadows = Shadows(self.metrics)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="long-answers")
+        self._explanations = ThreadPoolExecutor(1, thread_name_prefix="explanations")
+        self._tokens_to_explain = 0
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -112,7 +115,7 @@ class Engine:
     def set_variant(self, name: str, role: Role, variant: Variant | None) -> ServedModel | None:
         """As `Traffic.set_variant`."""
         if variant is not None:
-            self.drift.add(variant.model)
+            self.drift.add(variant.model, is_active=False)
         before = self.traffic.set_variant(name, role, variant)
         self._watch_batchers()
         return before
@@ -179,7 +182,8 @@ class Engine:
         with span("decode"):
             found = await self._run(is_long, partial(codec.decode, outputs, rows, inputs.items))
         self.metrics.count_truncated(model.name, rows.num_truncated)
-        self.drift.note(model, rows, found if work_of is None else None)
+        if work.targets is None:  # else a text has a row for each of its tokens
+            self.drift.note(model, rows, found if work_of is None else None)
         shadow = self.traffic.shadow_of(model) if work_of is None else None
         if shadow is not None:
             seconds = self.limits.deadline_seconds
@@ -278,6 +282,30 @@ class Engine:
     async def run_apart(self, function: Callable[[], T]) -> T:
         """Calls a function that takes long by itself, off the event loop, one at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._apart, function)
+
+    async def explain(self, function: Callable[[], T], num_tokens: int) -> T:
+        """Calls a function that explains so many tokens, off the event loop, one at a time.
+
+        As for a batcher: raises `OverloadedError` where more would wait than may, and
+        `DeadlineError` where the request waited for too long. Its key pays for the tokens.
+        """
+        self.pay(num_tokens)
+        waiting = self._tokens_to_explain
+        if waiting and waiting + num_tokens > self.limits.max_waiting_tokens:
+            raise OverloadedError(self.limits.deadline_seconds / 2)
+        deadline = time.monotonic() + self.limits.deadline_seconds
+
+        def explained() -> T:
+            if time.monotonic() > deadline:
+                raise DeadlineError("the request timed out in the queue")
+            return function()
+
+        self._tokens_to_explain += num_tokens
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._explanations, explained)
+        finally:
+            self._tokens_to_explain -= num_tokens
 
     @property
     def answer_is_long(self) -> bool:

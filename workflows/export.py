@@ -23,13 +23,15 @@ def export(settings: ExportSettings) -> bool:
     otherwise than the model, of which nothing is left.
     """
     output = new_folder(settings.output)
-    from workflows.model_location import locate_model
+    from workflows.model_location import located_model, model_name
     from workflows.portable.folder import write_portable
     from workflows.portable.graphs import refuse_missing_packages
 
     refuse_missing_packages(settings.format)
-    folder = locate_model(settings.model, settings.storage_folder, settings.mlflow_uri)
-    for line in write_portable(folder, output, settings.format, int8=settings.int8):
+    located = located_model(settings.model, settings.storage_folder, settings.mlflow_uri)
+    name = located.version or model_name(located.folder)
+    written = write_portable(located.folder, output, settings.format, int8=settings.int8, name=name)
+    for line in written:
         print(line, flush=True)
     print(f"\nwritten  {output}")
     return True

@@ -138,7 +138,7 @@ class Inquiry(Generic[R]):
         try:
             content = json.loads(reply.body)
             if "version" not in content:
-                content["version"] = reply.headers.get("X-Model-Version")
+                content["version"] = reply.headers.get("X-Model-Version") or None
             results = self._route.read(content)
         except ValidationError as error:
             raise AnswerError(self._address, wrong_field(error)) from None

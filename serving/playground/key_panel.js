@@ -14,7 +14,14 @@ export class KeyPanel {
     this.#button.addEventListener("click", () => this.#open(this.#panel.hidden));
     document.getElementById("key-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      useKey(this.#field.value.trim());
+      const key = this.#field.value.trim();
+      if (!/^[!-~]+$/.test(key)) {
+        // A header holds no others: no request with it would be sent.
+        this.#reason.textContent = "A key has letters, digits and signs of ASCII only. Copy it anew.";
+        this.#reason.hidden = false;
+        return;
+      }
+      useKey(key);
       this.#field.value = "";
       this.#showState();
       onUse();

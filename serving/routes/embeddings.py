@@ -109,6 +109,14 @@ def with_prompt(
         ) from error
     if not prompt:
         return inputs
+    if name is not None and any(isinstance(item, list) for item in inputs.items):
+        raise RequestError(
+            422,
+            "Prompt before ids",
+            "a prompt stands before texts, not before token ids",
+            field="prompt_name",
+            remedy="send texts, or begin the ids with those of the prompt",
+        )
     return inputs.map(lambda item: prompt + item if isinstance(item, str) else item)
 
 

@@ -193,7 +193,7 @@ class OperationRoutes(Routes):
             model_sha=known.sha256 if known is not None else None,
             model_dtype=known.precision if known is not None else "float32",
             model_type=_tei_type(engine.models[only]) if only is not None else {},
-            max_input_length=known.max_input_length if known is not None else None,
+            max_input_length=_tei_max_length(engine.models[only]) if only is not None else None,
             max_batch_tokens=limits.max_batch_tokens,
             max_client_batch_size=limits.max_items,
             auto_truncate=False,
@@ -225,6 +225,16 @@ def _described(engine: Engine, name: str) -> ModelInfo:
         vocab_size=config.vocab_size,
         max_input_length=task.max_length if task is not None else config.max_position_embeddings,
     )
+
+
+def _tei_max_length(model: ServedModel) -> int:
+    """How many tokens of a text TEI's routes read; of vectors the folder may say fewer."""
+    task, positions = model.task, model.config.max_position_embeddings
+    if task is not None and not isinstance(task, TextEmbedding):
+        return task.max_length
+    is_sparse = is_embedder(model, "sparse")
+    pooling = model.sparse_pooling if is_sparse else model.sentence_pooling
+    return min(pooling.max_length or positions, positions)
 
 
 def _tei_type(model: ServedModel) -> dict[str, dict[str, Any]]:

@@ -135,10 +135,10 @@ class TextRoutes(Routes):
         self._check_numbers(len(layers), len(encoding), model.config.num_attention_heads)
         text = Text(first, second, None)
         label = self._label(model, request.label, text)
-        self._engine.pay(len(encoding))
         explain = partial(_explain, model, text, encoding, layers, label)
         with span("compute"):
-            return await answered_apart(self._engine, explain)
+            answer = await self._engine.explain(explain, len(encoding))
+        return await answered_apart(self._engine, lambda: answer)
 
     def _check_numbers(self, num_layers: int, num_tokens: int, num_heads: int) -> None:
         most = self._engine.limits.max_answer_numbers

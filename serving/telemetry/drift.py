@@ -54,12 +54,13 @@ class Drift:
         self._figures: dict[ServedModel, _Figures] = {}
         registry.register(self)
 
-    def add(self, model: ServedModel) -> None:
+    def add(self, model: ServedModel, *, is_active: bool = True) -> None:
         """Counts the requests to a model from now on; a folder that is loaded twice counts as one.
 
-        Raises nothing for a folder without statistics: it has the counters alone.
+        Of several without a version, the figures of the last one that `is_active` are shown, not
+        those of its canary or shadow. A folder without statistics has the counters alone.
         """
-        figures = _Figures(model)
+        figures = _Figures(model, is_active=is_active)
         same = (mine for other, mine in self._figures.items() if other.folder == model.folder)
         self._figures[model] = next(
             (figure for figure in same if figure.key == figures.key), figures
@@ -83,7 +84,8 @@ class Drift:
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
         """All figures, for the registry."""
-        figures = list({figure.key: figure for figure in list(self._figures.values())}.values())
+        by_weight = sorted(self._figures.values(), key=lambda figure: figure.is_active)
+        figures = list({figure.key: figure for figure in by_weight}.values())
         tokens = CounterMetricFamily(
             "bertline_text_tokens", "Tokens of texts, without [CLS] and [SEP]", labels=_LABELS
         )
@@ -142,7 +144,8 @@ class _Counts:
 class _Figures:
     """The counts of one version of a model, and its training statistics."""
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, *, is_active: bool) -> None:
+        self.is_active = is_active
         self.key = (model.name, model.version or "")
         self.training = read_training_statistics(model.folder)
         lengths = self.training.lengths if self.training is not None else None
@@ -155,10 +158,10 @@ class _Figures:
         self.labels = _Counts(len(self.label_names))
         self._task = model.task
         self._number = {name: number for number, name in enumerate(self.label_names)}
-        self._unknown_id = special_token_ids(model.tokenizer).unk
+        self._special = special_token_ids(model.tokenizer)
 
     def note(self, rows: EncodedRows, found: Sequence[Mapping[str, Any]]) -> None:
-        unknown, known = count_tokens(rows, self._unknown_id)
+        unknown, known = count_tokens(rows, self._special)
         self.num_unknown += unknown
         self.num_tokens += unknown + known
         for length in rows.num_tokens.tolist():

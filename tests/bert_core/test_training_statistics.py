@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,15 +72,17 @@ def test_lengths_are_counted_up_to_each_edge():
 
 
 def test_special_tokens_are_not_among_the_tokens(tokenizer):
-    unknown = special_token_ids(tokenizer).unk
+    special = special_token_ids(tokenizer)
     task = Classification(labels=("a", "b"), max_length=8, overflow="window")
     single = task.encode([Text("the cat 中", None, None), Text("", None, None)], tokenizer)
-    assert count_tokens(single, unknown) == (1, 2)
+    assert count_tokens(single, special) == (1, 2)
     pair = task.encode([Text("the", "中 sat", None)], tokenizer)
-    assert count_tokens(pair, unknown) == (1, 2)
+    assert count_tokens(pair, special) == (1, 2)
     windows = task.encode([Text("the " * 10, None, None)], tokenizer)
     assert len(windows.lengths) > 1
-    assert count_tokens(windows, unknown) == (0, windows.lengths.sum() - 2 * len(windows.lengths))
+    assert count_tokens(windows, special) == (0, windows.lengths.sum() - 2 * len(windows.lengths))
+    bare = replace(single, input_ids=np.array([single.input_ids[1], special.unk]))
+    assert count_tokens(bare, special) == (1, 1)
 
 
 def test_documents_are_told_by_their_token_counts():

@@ -351,6 +351,14 @@ def prompted(tmp_path_factory):
         yield running, folder
 
 
+def test_a_prompt_cannot_be_put_before_ids(prompted):
+    server, _ = prompted
+    for path in ("/embed", "/embed_all"):
+        status, problem = server.ask(path, {"inputs": [[101, 102]], "prompt_name": "query"})
+        assert status == 422 and "token ids" in str(problem), path
+        assert server.ask(path, {"inputs": [[101, 102]]})[0] == 200
+
+
 def test_prompts_of_the_folder_are_put_before_texts(prompted):
     server, folder = prompted
     theirs = SentenceTransformer(str(folder), device="cpu")
@@ -378,6 +386,7 @@ def test_prompts_of_the_folder_are_put_before_texts(prompted):
     _, found = server.ask("/v1/embeddings", {"input": SENTENCES, "model": "prompted"})
     vectors = [each["embedding"] for each in found["data"]]
     np.testing.assert_allclose(vectors, theirs.encode(SENTENCES), atol=1e-5)
+    assert server.ask("/info")[1]["max_input_length"] == 64, "of a text in /embed"
     _, short = server.ask("/embed", {"inputs": SENTENCES[0], "dimensions": 5})
     part = theirs.encode(SENTENCES[0])[:5]
     np.testing.assert_allclose(short[0], part / np.linalg.norm(part), atol=1e-5)

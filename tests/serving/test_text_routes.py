@@ -1,6 +1,8 @@
 """Our own routes about texts: similarity, tokens, explanations."""
 
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -158,6 +160,19 @@ def test_pairs_and_numbers_are_explained(server):
 def test_what_cannot_be_explained_is_told(server, body, field):
     status, problem = server.ask("/v1/explain", body)
     assert status == 422 and problem["field"] == field, problem
+
+
+def test_explanations_wait_as_other_work_does(small_models, start_server):
+    limits = Limits(max_waiting_tokens=64, deadline_seconds=0.5)
+    server = start_server({"encoder": small_models["encoder"]}, limits)
+    with ThreadPoolExecutor(24) as threads:
+        asked = [
+            threads.submit(server.ask, "/v1/explain", {"inputs": "the cat sat on a mat " * 6})
+            for _ in range(24)
+        ]
+        found = Counter(each.result()[0] for each in asked)
+    assert found.keys() == {200, 429} and found[429] >= 8, found
+    assert server.ask("/v1/explain", {"inputs": "the cat"})[0] == 200
 
 
 def test_several_windows_are_not_explained_by_the_first(small_models, start_server, tmp_path):

@@ -60,8 +60,11 @@ def write_portable(
     format: Format,  # noqa: A002 - the option's name
     *,
     int8: bool,
+    name: str = "",
 ) -> Iterator[str]:
     """Writes a model folder as a graph, atomically; yields a line about each step.
+
+    `name` is the model's in README.md, by default the folder's.
 
     Raises `UserError` for a folder of a kind that cannot be exported, before work is done, and
     where the graph's outputs differ from the model's by more than `TOLERANCE` in float32.
@@ -89,7 +92,8 @@ def write_portable(
             sizes += f" in float32, {size_of(format, written) / 1e6:,.1f} MB in int8"
         yield f"size     {sizes}"
         _write_rest(folder, written, model, format, int8=int8)
-        card = _card_of(model_name(folder), model, format, expected.first, parity, int8=int8)
+        title = name or model_name(folder)
+        card = _card_of(title, model, format, expected.first, parity, int8=int8)
         if model.answer == "word":  # the program's tokenizer knows its own name of [MASK] alone
             card = card.replace(MASK, special_tokens(load_tokenizer(folder)).mask)
         (written / "README.md").write_text(card, encoding="utf-8")

@@ -224,6 +224,7 @@ def test_the_program_of_a_roberta_asks_by_its_mask(tmp_path, monkeypatch, capsys
 
 def test_a_folder_has_what_a_client_needs(exported):
     folder, _ = exported("entities", "--format", "onnx", "--int8")
+    assert (folder / "README.md").read_text().startswith("# entities, for ONNX Runtime")
     names = {"README.md", "checksums", "config.json", "model.onnx", "tokenizer.json"}
     assert names <= {path.name for path in folder.iterdir()}
     told = json.loads((folder / "config.json").read_text())["bertline_export"]

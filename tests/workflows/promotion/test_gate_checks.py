@@ -26,6 +26,7 @@ checks:
   - {name: up is up, kind: minimum functionality, templates: "{up} {up2}", label: up}
   - {name: half and half, kind: minimum functionality, templates: ["ba", "rume"], label: up}
 """
+FIVE = '["ba", "rume", "noka", "rume noka", "noka rume"]'
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,14 @@ def test_behaviour_is_checked_by_each_check_of_a_file(right, tmp_path):
     assert first.passed and first.measured == "6 of 6 (100.0%)"
     assert not second.passed and second.measured == "1 of 2 (50.0%)"
     assert "“rume”: down" in second.verdict and second.values == {"pass_rate.words": 0.5}
+
+
+def test_a_rate_that_is_just_enough_is_enough(right, tmp_path):
+    # 1 - 4 / 5 is less than 0.2 in floating point.
+    (tmp_path / "words.yaml").write_text(CHECKS.replace('["ba", "rume"]', FIVE))
+    files = [CheckFile(file=tmp_path / "words.yaml", pass_rate=0.2)]
+    line = judged(Gate(checks=files), right)["words: half and half"]
+    assert line.measured == "1 of 5 (20.0%)" and line.passed
 
 
 @pytest.mark.slow
