@@ -399,21 +399,16 @@ def _from_tokenizer_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
 def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
     if not settings.splits_as_bert:
-        raise TokenizerError(
-            f"a {settings.tokenizer_class}, which is not supported",
-            str(path),
-            "give a tokenizer.json, or a model with a BertTokenizer",
-        )
+        what = f"a {settings.tokenizer_class}, which is not supported"
+        remedy = "give a tokenizer.json, or a model with a BertTokenizer"
+        raise TokenizerError(what, str(path), remedy)
     if path.stat().st_size > MOST_BYTES:
         what = f"a vocabulary larger than {MOST_BYTES:,} bytes"
         raise TokenizerError(what, str(path), "give that of a BERT model")
     with path.open("rb") as file:
         if file.read(len(BOM_UTF8)) == BOM_UTF8:
-            raise TokenizerError(
-                "the vocabulary begins with a byte order mark",
-                str(path),
-                f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {quote(str(path))}",
-            )
+            remedy = f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {quote(str(path))}"
+            raise TokenizerError("the vocabulary begins with a byte order mark", str(path), remedy)
     vocabulary = models.WordPiece.read_file(str(path))
     vocabulary.pop("", None)  # an empty line: no text has it, and a model no row for the last one
     return wordpiece_tokenizer(
@@ -486,15 +481,18 @@ def tokenizer_hash(tokenizer: Tokenizer) -> str:
     truncation are left out, so the same tokenizer saved by another program keeps its hash.
     """
     state = json.loads(tokenizer.to_str())
+    model = state["model"]
     decisive = {
         "vocabulary": tokenizer.get_vocab(with_added_tokens=True),
-        "model": state["model"]["type"],
+        "model": model["type"],
         "normalizer": state["normalizer"],
         "pre_tokenizer": state["pre_tokenizer"],
     }
-    if state["model"]["type"] == "BPE":
-        decisive["merges"] = state["model"]["merges"]
-    if state["model"]["type"] == "Unigram":
-        decisive["scores"] = state["model"]["vocab"]
+    if model["type"] == "BPE":
+        decisive["merges"] = model["merges"]
+    if model["type"] == "Unigram":
+        decisive["scores"] = model["vocab"]
+    usual = {"max_input_chars_per_word": 100, "ignore_merges": False, "byte_fallback": False}
+    decisive |= {name: said for name, said in model.items() if usual.get(name, said) != said}
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

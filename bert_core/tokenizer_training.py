@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
+from unicodedata import normalize
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -36,7 +37,8 @@ def train_tokenizer(
       and ModernBERT have it: no text is unknown, and it takes no `alphabet_coverage`
     - `unigram` keeps the likeliest pieces (Kudo 2018, arXiv 1804.10959), as XLM-RoBERTa has it
 
-    Raises `TokenizerError` where the texts hold nothing, or their characters fill the vocabulary.
+    Raises `TokenizerError` where the characters fill the vocabulary, or, of `wordpiece` and
+    `unigram`, where there are none.
     """
     if kind == "wordpiece":
         return train_wordpiece(
@@ -83,7 +85,9 @@ def _train_unigram(
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
-    counts = _count_normalized_characters(texts, learner.normalizer)
+    # NFKC joins a letter with its marks, which are separate in text written on macOS.
+    composed = (normalize("NFC", text) for text in texts)
+    counts = _count_normalized_characters(composed, learner.normalizer)
     alphabet = _alphabet(counts, alphabet_coverage)
     _check_room(len(alphabet), len(SPECIAL_TOKENS) + 1, vocabulary_size)
     rare = dict.fromkeys(map(ord, counts.keys() - set(alphabet)), " ")
@@ -124,9 +128,11 @@ def _normalizer(form: normalizers.Normalizer, *, lowercase: bool) -> normalizers
     """A form of Unicode; lower-cased without accents, as BERT has it."""
     if not lowercase:
         return form
-    return normalizers.Sequence(
-        [form, normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents(), form]
+    # `StripAccents` would take the vowel signs of Indic scripts as well, which are spacing marks.
+    lowercased = normalizers.BertNormalizer(
+        clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=True
     )
+    return normalizers.Sequence([form, lowercased, form])
 
 
 def _alphabet(counts: Mapping[str, int], coverage: float, least: int = 0) -> list[str]:
@@ -201,7 +207,7 @@ def _count_normalized_characters(
 
     BERT's normalisation looks at one character at a time, so counting the raw characters and
     normalising each of them once is exact, and hundreds of times cheaper. Others may join a letter
-    and its mark besides.
+    and its mark besides: give them composed text.
     """
     raw = np.zeros(0x110000, dtype=np.int64)
     held: list[str] = []

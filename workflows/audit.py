@@ -46,7 +46,7 @@ def audit(settings: AuditSettings) -> bool:
     """
     refuse_contradictions(settings)
     refuse_without_cleanlab()
-    from workflows.audits.run import is_reported, refuse_unjudged, train
+    from workflows.audits.run import is_reported, refuse_unfit_dev, refuse_unjudged, train
     from workflows.sweeps.sweep import opened_sweep
 
     storage = open_storage(settings.storage)
@@ -61,6 +61,8 @@ def audit(settings: AuditSettings) -> bool:
         if sweep.folder.summary.exists() and not sweep.left() and is_reported(settings, sweep):
             print(sweep.folder.finished_summary())
             return True
+        if settings.retrain and sweep.left():
+            refuse_unfit_dev(settings, storage)
         return train(settings, storage, sweep)
 
 

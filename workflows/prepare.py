@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
+from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.near_duplicates import require_minhash
 from bert_core.text.quality import chosen_rules
 from bert_core.text.screening import require_languages
@@ -48,6 +49,7 @@ _LATER_OPTIONS = (
 _OF_TRAINING = ("vocabulary_size", "cased", "alphabet_coverage")
 """What a tokenizer has that is trained, besides its kind and its sample."""
 _SAMPLE = "tokenizer_sample_bytes"
+_LEAST_BYTES = 256 + len(SPECIAL_TOKENS)
 """New pieces are learned from it, too."""
 _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
@@ -195,6 +197,10 @@ class PrepareSettings(CommandLineSettings):
             raise ValueError(f"no tokenizer is trained: leave out --{changed[0]}, or --tokenizer")
         if self.tokenizer_kind == "bpe" and "alphabet_coverage" in changed:
             raise ValueError("bytes make up all characters: leave out --alphabet_coverage")
+        if self.tokenizer_kind == "bpe" and self.vocabulary_size < _LEAST_BYTES:
+            raise ValueError(
+                f"bytes and special tokens are {_LEAST_BYTES}: raise --vocabulary_size above them"
+            )
         return self
 
 

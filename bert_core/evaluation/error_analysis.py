@@ -74,17 +74,22 @@ def worst_mistakes(
 ) -> list[Outcome]:
     """The wrong answers with the highest confidence, or the numbers that are furthest off.
 
-    Sentences of a tagger are ordered by their most confident wrong entity; those that only lack
-    entities come last.
+    Of several labels the surest wrong one counts. Sentences of a tagger are ordered by their most
+    confident wrong entity; those that only lack entities come last.
     """
-    results = outcomes(task, predictions, examples)
-    wrong = [result for result in results if result.correct is False or result.is_number]
-    return sorted(wrong, key=_badness, reverse=True)[:num]
+    results = zip(outcomes(task, predictions, examples), predictions, strict=True)
+    wrong = [each for each in results if each[0].correct is False or each[0].is_number]
+    wrong.sort(key=lambda each: _badness(*each), reverse=True)
+    return [result for result, _ in wrong[:num]]
 
 
-def _badness(result: Outcome) -> float:
+def _badness(result: Outcome, prediction: Mapping[str, Any]) -> float:
     if result.is_number:
         return abs(result.found - result.gold)
+    if "labels" in prediction:  # of several, each decided by itself
+        scores, found = prediction["scores"], set(result.found)
+        wrong = found ^ set(result.gold)
+        return max(scores[name] if name in found else 1 - scores[name] for name in wrong)
     if result.confidence is None and isinstance(result.found, list):
         return max((_score_of_wrong(entity, result.gold) for entity in result.found), default=0.0)
     return result.confidence or 0.0

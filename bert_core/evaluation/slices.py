@@ -83,7 +83,7 @@ def by_words(results: Sequence[Outcome]) -> Slicing:
 
 
 def by_column(results: Sequence[Outcome], name: str) -> Slicing:
-    """By a column of the data: numbers in buckets, other values each for itself.
+    """By a column of the data: numbers in buckets, other values each for itself, empty ones too.
 
     Raises `TaskDataError`, with the nearest name, for a column that an example does not have, and
     for one that makes no slices.
@@ -91,9 +91,15 @@ def by_column(results: Sequence[Outcome], name: str) -> Slicing:
     values = [column(Record(result.columns, result.where), name) for result in results]
     numbers = [_number(value) for value in values]
     known = [number for number in numbers if number is not None]
-    if len(known) == len(values) and len(set(known)) > _FEW_NUMBERS:
-        return by_number(name, known)
     shown = [_shown(value) for value in values]
+    are_numbers = len(known) + shown.count(EMPTY) == len(values)
+    if are_numbers and len(set(known)) > _FEW_NUMBERS:
+        slices = by_number(name, known)
+        if len(known) == len(values):
+            return slices
+        of_known = iter(slices.slice_of)
+        of_all = tuple(EMPTY if number is None else next(of_known) for number in numbers)
+        return Slicing(name, of_all, (*slices.names, EMPTY))
     if len(set(shown)) == len(shown) > MOST_SLICES:
         raise TaskDataError(
             "another value for every example", f"column {name}", "slice by another column"
@@ -165,7 +171,7 @@ def _number(value: Any) -> float | None:  # noqa: ANN401 - a table holds anythin
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - a table holds anything
-    if value is None or value == "":
+    if value is None or value == "" or (isinstance(value, float) and np.isnan(value)):
         return EMPTY
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 

@@ -137,7 +137,9 @@ class AlignedTokens:
         # Texts follow one another on one line of characters, so one binary search serves all.
         stride = 1 + max(int(self.offsets.max(initial=0)), int(ends.max(initial=0)))
         bases = np.repeat(np.arange(len(self.lengths)), self.lengths) * stride
-        first = np.searchsorted(bases + self.offsets[:, 1], texts * stride + begins, side="right")
+        # A character that stands for several words may end its tokens in any order.
+        token_ends = np.maximum.accumulate(bases + self.offsets[:, 1])
+        first = np.searchsorted(token_ends, texts * stride + begins, side="right")
         after = np.searchsorted(bases + self.offsets[:, 0], texts * stride + ends, side="left")
         starts = self.first_tokens[texts]
         return first - starts, after - 1 - starts

@@ -3,6 +3,7 @@
 An explanation is what a model looked at in a text, and what its answer depends on.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -89,7 +90,8 @@ class TextRoutes(Routes):
 
         def build() -> TokenizeAnswer:
             results = [
-                Tokens(n_tokens=len(encoding), tokens=tokens_of(encoding)) for encoding in encodings
+                Tokens(n_tokens=len(encoding), tokens=tokens_of(encoding, [text]))
+                for text, encoding in zip(inputs.items, encodings, strict=True)
             ]
             return TokenizeAnswer(model=model.name, version=model.version, results=results)
 
@@ -170,10 +172,14 @@ class TextRoutes(Routes):
         return label
 
 
-def tokens_of(encoding: Encoding) -> list[Token]:
-    """The tokens of a text, or of a pair, whose characters are each counted in their own text."""
+def tokens_of(encoding: Encoding, texts: Sequence[str]) -> list[Token]:
+    """The tokens of a text, or of a pair, whose characters are each counted in their own text.
+
+    The space that a token of SentencePiece or of bytes begins with is none of its characters.
+    """
     # Each of these is a list that is made anew whenever it is asked for.
-    columns = encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets
+    spans = list(map(partial(_without_space, texts), encoding.offsets, encoding.sequence_ids))
+    columns = encoding.ids, encoding.tokens, encoding.special_tokens_mask, spans
     return [
         Token(
             id=number,
@@ -184,6 +190,16 @@ def tokens_of(encoding: Encoding) -> list[Token]:
         )
         for number, token, special, (start, end) in zip(*columns, strict=True)
     ]
+
+
+def _without_space(
+    texts: Sequence[str], span: tuple[int, int], text: int | None
+) -> tuple[int, int]:
+    start, end = span
+    if text is not None:
+        while start < end and texts[text][start].isspace():
+            start += 1
+    return start, end
 
 
 def _explain(
@@ -197,7 +213,7 @@ def _explain(
         version=model.version,
         n_tokens=len(encoding),
         truncated=False,
-        tokens=tokens_of(encoding),
+        tokens=tokens_of(encoding, [text.first, text.second or ""]),
         layers=layers,
         attention=np.round(chosen, 6),  # a third of the digits
     )

@@ -70,12 +70,15 @@ def test_vocab_txt(tmp_path):
 
 def test_the_hash_tells_tokenizers_apart(tmp_path, tokenizer):
     vocabulary = tokenizer.get_vocab()
+    of_short_words = wordpiece_tokenizer(vocabulary, lowercase=True)
+    of_short_words.model.max_input_chars_per_word = 3
     hashes = {
+        tokenizer_hash(of_short_words),
         tokenizer_hash(tokenizer),
         tokenizer_hash(wordpiece_tokenizer(vocabulary, lowercase=False)),
         tokenizer_hash(wordpiece_tokenizer(vocabulary | {"new": len(vocabulary)}, lowercase=True)),
     }
-    assert len(hashes) == 3
+    assert len(hashes) == 4
     assert tokenizer_hash(wordpiece_tokenizer(vocabulary, lowercase=True)) in hashes
 
 

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
 from typing import get_args
 
@@ -90,6 +91,22 @@ def test_capitals_and_accents_are_left_out_when_asked(kind):
         tokenizer = train_tokenizer(kind, ["Cafés Open in Paris"] * 20, 300, lowercase=lowercase)
         decoded = tokenizer.decode(tokenizer.encode("Cafés Open").ids).strip()
         assert decoded == ("cafes open" if lowercase else "Cafés Open")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_vowel_signs_are_no_accents(kind):
+    # As in BERT's own: they are spacing marks. Without them work and less are one word.
+    tokenizer = train_tokenizer(kind, ["यह काम कम है, বাংলা"] * 20, 400, lowercase=True)
+    for text in ("काम", "कम", "বাংলা"):
+        assert tokenizer.decode(tokenizer.encode(text).ids).strip() == text
+
+
+def test_letters_with_separate_marks_are_counted_as_one():
+    composed = ["".join(chr(0xAC00 + number * 7 % 900) for number in range(900))] * 3
+    apart = [unicodedata.normalize("NFD", text) for text in composed]
+    for texts in (composed, apart):
+        with pytest.raises(TokenizerError, match="900 different .*lower alphabet coverage"):
+            train_tokenizer("unigram", texts, 500, lowercase=False, alphabet_coverage=1.0)
 
 
 def test_rare_characters_are_unknown_to_unigram():

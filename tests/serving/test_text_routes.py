@@ -14,6 +14,7 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tokenizer_training import train_tokenizer
 from serving.limits import Limits
 from serving.routes.texts import tokens_of
 
@@ -98,13 +99,23 @@ def test_ids_that_are_no_tokens_are_named(server, ids, status, field):
 
 
 def test_many_tokens_take_linear_time(server):
-    encoding = server.engine.models["encoder"].tokenizer.encode("a cat " * 8000)
+    text = "a cat " * 8000
+    encoding = server.engine.models["encoder"].tokenizer.encode(text)
     began = time.thread_time()
-    tokens = tokens_of(encoding)
+    tokens = tokens_of(encoding, [text])
     assert time.thread_time() - began < 2  # a list of all tokens for each took 30 s
     assert len(tokens) == len(encoding) >= 16_002
     assert tokens[0].special and tokens[0].start is None
     assert (tokens[-2].id, tokens[-2].end) == (encoding.ids[-2], encoding.offsets[-2][1])
+
+
+def test_a_space_is_no_character_of_the_next_word():
+    text = "Paris is  the\ncapital"
+    tokenizer = train_tokenizer("bpe", [text] * 20, 300, lowercase=False)
+    tokens = [each for each in tokens_of(tokenizer.encode(text), [text]) if not each.special]
+    found = [text[each.start : each.end] for each in tokens]
+    assert "".join(found) == "".join(text.split())
+    assert "Ġis" in [each.token for each in tokens] and "is" in found
 
 
 TEXT = "the cat sat on a mat"

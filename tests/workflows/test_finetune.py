@@ -298,8 +298,15 @@ def test_a_finished_run_is_registered_and_measured_when_it_is_asked_later(tmp_pa
     assert "registered" not in printed()
     assert "registered   models:/cats/1" in printed("--register", "cats")
     assert "registered   models:/cats/1" in printed()
-    test = str(tmp_path / "data" / "dev.tsv")
+    file = tmp_path / "test.tsv"
+    test = str(file)
+    file.write_text((tmp_path / "data" / "dev.tsv").read_text())
     assert re.search(r"^test +40 examples", printed("--test", test), re.MULTILINE)
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]))
+    assert re.search(r"^test +39 examples", printed("--test", test), re.MULTILINE), "of today"
+    file.write_text("".join(lines))
+    printed("--test", test)
     weights = (job.folder.model / "model.safetensors").stat().st_mtime_ns
     assert re.search(r"^test +40 examples", printed("--test", test), re.MULTILINE)
     printed("--register", "cats")

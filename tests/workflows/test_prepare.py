@@ -88,6 +88,7 @@ def test_the_command_line_is_checked(tmp_path, capsys):
     assert "leave out --alphabet_coverage" in refused(
         capsys, output, *bytes_of, "--alphabet_coverage", 0.9
     )
+    assert "raise --vocabulary_size" in refused(capsys, output, *bytes_of, "--vocabulary_size", 260)
     assert "no tokenizer is trained" in refused(capsys, output, *bytes_of, "--tokenizer", tmp_path)
     given = ["--text", path, "--tokenizer", tmp_path]
     for option in (

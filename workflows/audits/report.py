@@ -148,7 +148,9 @@ def unjudged_texts(findings: AuditFindings) -> list[str]:
         return []
     first = ", ".join(f"{one_line(name)} {count:,}" for name, count in [*counts.items()][:5])
     more = ", …" if len(counts) > 5 else ""
-    return [f"{sum(counts.values()):,} of labels that only one fold has: {first}{more}"]
+    whose = "that examples of one fold alone have, or lack"
+    whose = whose if findings.errors.joint is None else "that only one fold has"
+    return [f"{sum(counts.values()):,} of labels {whose}: {first}{more}"]
 
 
 def noise_text(findings: AuditFindings) -> str:

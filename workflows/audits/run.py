@@ -9,7 +9,9 @@ from bert_core.strict_files import read_json_object
 from workflows.audits.findings import SUSPECTS, audit_findings
 from workflows.audits.report import DATA, AuditReport, summary_lines, write_audit_report
 from workflows.audits.retraining import opened_retraining
-from workflows.audits.settings import AuditSettings
+from workflows.audits.settings import AuditSettings, retraining_settings
+from workflows.finetuning.data import read_task_data
+from workflows.model_location import open_encoder
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME
 from workflows.sweeps.folds import judged_folds, probable_out_of_fold
@@ -34,6 +36,13 @@ def refuse_unjudged(sweep: Sweep) -> None:
     if sum(2 <= count <= most for count in counts.values()) < 2:
         what = f"fewer than two labels that two examples have{', and two lack' * several}"
         raise UserError(what, sweep.settings.source("train"), "check the column of labels")
+
+
+def refuse_unfit_dev(settings: AuditSettings, storage: Storage) -> None:
+    """Raises `UserError` for a dev file that no models can be compared on, before training."""
+    own = retraining_settings(settings, None)
+    encoder = open_encoder(own.model, storage.folder, own.tracking.uri_of(storage.folder))
+    read_task_data(own, encoder.tokenizer)
 
 
 def train(settings: AuditSettings, storage: Storage, sweep: Sweep) -> bool:

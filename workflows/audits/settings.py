@@ -10,7 +10,7 @@ from bert_core.command_help import Example, Guide
 from bert_core.errors import NoSuchSplitError, UserError
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, has_answer
 from workflows.finetuning.data import located
 from workflows.finetuning.settings import FinetuneTrackingSettings, TaskRunSettings, settings_class
 from workflows.settings import validated
@@ -20,7 +20,7 @@ from workflows.training.run_settings import CheckpointSettings
 EXPERIMENT = "audits"
 FOLDS = 5
 HELD_OUT = 0.1
-"""The share held out as dev, where models are retrained and the data have no dev file."""
+"""The share held out as dev, where models are retrained and no dev file has answers."""
 
 
 SPLIT_FILES = ("train", "dev", "test")
@@ -63,7 +63,8 @@ class AuditSettings(TaskRunSettings):
     retrain: bool = Field(
         default=True,
         description="train on all training examples and on those that are not suspects, and compare"
-        f" on dev; without a dev file {HELD_OUT:.0%} are held out before the folds are made",
+        f" on dev; without one that has answers {HELD_OUT:.0%} are held out before the folds are"
+        " made",
     )
     seeds: int = Field(
         default=1,
@@ -148,10 +149,9 @@ def _has_dev(settings: AuditSettings) -> bool:
     if "://" not in data and Path(data).is_file():
         return False
     try:
-        settings.options.examples(located(data), "dev")
+        return any(map(has_answer, settings.options.examples(located(data), "dev")))
     except NoSuchSplitError:
         return False
-    return True
 
 
 def sweep_settings(settings: AuditSettings) -> TuneSettings:

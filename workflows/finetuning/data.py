@@ -100,7 +100,8 @@ class TaskData:
         splits |= {"unlabelled": self.unlabelled}
         given = {name: split for name, split in splits.items() if split is not None}
         num_dev = len(self.dev.examples)
-        share = f"{num_dev:,} of {num_dev + len(self.train.examples):,} examples"
+        divided = num_dev + len(self.train.examples) + self.train.rows.counts.get(EXCLUDED, 0)
+        share = f"{num_dev:,} of {divided:,} examples"
         return [
             *([] if self.division is None else [f"split    {self.division}: {share}"]),
             *(f"{name:8} {tally_text(split.rows.tally)}" for name, split in given.items()),
@@ -118,6 +119,9 @@ def located(data: str) -> str | Path:
     """The data as the task takes it: an address, or a path from the root, for workers elsewhere."""
     return data if "://" in data else Path(data).expanduser().absolute()
 
+
+EXCLUDED = "excluded"
+"""The reason of those that a file names, in what is counted of a split."""
 
 AnsweredExamples = tuple[Sequence[Any], dict[str, int]]
 """Examples with answers, and how many others there were, by the reason."""
@@ -141,7 +145,10 @@ def refuse_no_answer(task: Task, examples: Sequence[Any], data: str, split: str)
     if not examples:
         raise TaskDataError(f"no examples in the {split} split", where, "give some")
     remedy, column = "give data with answers", getattr(task, "label_column", None)
-    if column is not None and column not in examples[0].columns:
+    # A field within a column may be there, or not, in each.
+    if column is not None and not any(
+        {column, column.partition(".")[0]} & {*each.columns} for each in examples
+    ):
         where += f": {', '.join(examples[0].columns)}"
         remedy = (
             f"there is no column {column}: name that of the answers, --options.label_column NAME"
@@ -165,6 +172,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         where = settings.source("train")
         raise TaskDataError(f"fewer than two labels, {labels}", where, "check the column")
     refuse_other_labels(settings, task)
+    known = train[0]
     if settings.split is not None and settings.folds is not None:
         train = without_held_out(settings, task, train)
     division = division_of(settings)
@@ -174,7 +182,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         own, dev = division.divide(task, train[0], settings.source("train"))
         splits = {"train": (own, train[1]), "dev": (dev, {})}
     if settings.exclude is not None:
-        splits["train"] = without_excluded(task, settings.exclude, train[0], splits["train"])
+        splits["train"] = without_excluded(task, settings.exclude, known, splits["train"])
     if settings.test is not None:
         splits["test"] = answered_examples(task, settings.test, "test")
     read = {}
@@ -211,7 +219,8 @@ def division_of(settings: TaskRunSettings) -> Division | None:
     if settings.fold is None:
         remedy = "add --fold 0, or train on all of them: tune.py --folds"
         raise UserError("which fold is dev?", f"--folds {settings.folds}", remedy)
-    return Division((1 / settings.folds,) * settings.folds, settings.fold, **others)
+    shares = (1 / settings.folds,) * settings.folds
+    return Division(shares, settings.fold, of_folds=True, **others)
 
 
 def without_held_out(
@@ -234,7 +243,7 @@ def without_excluded(
     kept = [example for example in train[0] if id(example) not in names]
     if not kept:
         raise TaskDataError("nothing is left to learn from", file, "exclude less")
-    return kept, train[1] | {"excluded": len(train[0]) - len(kept)}
+    return kept, train[1] | {EXCLUDED: len(train[0]) - len(kept)}
 
 
 def refuse_one_file(settings: TaskRunSettings) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.config import ModelConfig, ModernConfig
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
 from bert_core.settings import (
@@ -267,8 +268,11 @@ class TaskRunSettings(RunSettings):
         return values
 
     def asked(self) -> dict[str, str | None]:
-        """Also what its model is measured on, or compared with."""
-        return super().asked() | {"test": self.test, "compare": getattr(self, "compare", None)}
+        """Also what its model is measured on, or compared with; of a file also what is in it."""
+        test, path = self.test, Path(self.test or "")
+        if test is not None and "://" not in test and path.expanduser().is_file():
+            test += f" {file_sha256(path.expanduser())}"
+        return super().asked() | {"test": test, "compare": getattr(self, "compare", None)}
 
     def source(self, split: str) -> str:
         """Where the examples of a split are: its file, or the folder or address of all.

@@ -25,7 +25,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.label_values import label_of
 from bert_core.tasks.multiple_choice import MultipleChoice
-from bert_core.tasks.tables import Record, TaskDataError, column, read_table
+from bert_core.tasks.tables import Record, TaskDataError, column, read_table, value_of
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.text.rng import CounterHash, IntArray, permutation
@@ -36,6 +36,7 @@ TEXTS = ("text", "second")
 """The columns that name an example: its place, and its texts."""
 _SUFFIXES = (".csv", ".jsonl")
 
+_OF_TABLES = ("header", "skip_ragged", "max_skipped")
 _NO_COLUMN = "\0"
 """A column that no table has."""
 
@@ -58,11 +59,12 @@ class Division:
     dev: int = 0
     group_by: str | None = None
     seed: int = 0
+    of_folds: bool = False
 
     def __str__(self) -> str:
-        what = f"fold {self.dev} of {len(self.shares)}"
-        if len({*self.shares}) > 1 or len(self.shares) == 2:
-            what = f"{self.shares[self.dev]:.4g} of the training examples"
+        what = f"{self.shares[self.dev]:.4g} of the training examples"
+        if self.of_folds:
+            what = f"fold {self.dev} of {len(self.shares)}"
         by = f", column {self.group_by} kept together" if self.group_by else ""
         return f"dev is {what}{by}, seed {self.seed}"
 
@@ -84,8 +86,12 @@ class Division:
             if len(sizes) < len(group):
                 first = getattr(examples[int((group == sizes.argmax()).argmax())], "where", "")
                 what += f"; the largest group, of {first}, has {sizes.max():,} of {len(group):,}"
-            few = "a larger --split" if len(self.shares) == 2 else "fewer --folds"
-            raise TaskDataError(what, where, f"give more of them, or {few}")
+            remedy = "give more of them"
+            if not self.of_folds:
+                remedy += f", or a {'larger' if self.dev in empty else 'smaller'} --split"
+            elif len(self.shares) > 2:
+                remedy += ", or fewer --folds"
+            raise TaskDataError(what, where, remedy)
         is_dev = (part == self.dev).tolist()
         train = [each for each, dev in zip(examples, is_dev, strict=True) if not dev]
         return train, [each for each, dev in zip(examples, is_dev, strict=True) if dev]
@@ -180,9 +186,15 @@ def _groups(task: Task, examples: Sequence[Any], group_by: str | None) -> IntArr
     names: list[list[Hashable]] = [[] for _ in examples]
     for number, document in enumerate(documents(examples) or ()):
         names[number].append(("document", document))
-    for number, example in enumerate(examples if group_by is not None else ()):
-        record = Record(getattr(example, "columns", {}), getattr(example, "where", ""))
-        if (value := label_of(column(record, str(group_by)))) is not None:
+    records = [
+        Record(getattr(each, "columns", {}), getattr(each, "where", ""))
+        for each in (examples if group_by is not None else ())
+    ]
+    values = [label_of(value_of(record, str(group_by))) for record in records]
+    if records and not any(value is not None for value in values):
+        column(records[0], str(group_by))  # raises for a column that is not there
+    for number, value in enumerate(values):
+        if value is not None:
             names[number].append(("group", value))
     counts = Counter(name for own in names for name in own)
     for own, example in zip(names, examples, strict=True):
@@ -321,13 +333,16 @@ def unlabelled_examples(task: Task, sources: Sequence[str | Path]) -> list[Any]:
     """
     if isinstance(task, Classification | MultipleChoice):
         task = task.model_copy(update={"label_column": _NO_COLUMN})
+    fields = type(task).model_fields
+    usual = {name: fields[name].default for name in _OF_TABLES if name in fields}
     found: list[Any] = []
     for source in sources:
-        is_text = isinstance(source, Path) and source.suffix == ".txt"
-        if is_text and isinstance(task, Classification):
+        suffix = source.suffix if isinstance(source, Path) else ""
+        if suffix == ".txt" and isinstance(task, Classification):
             examples: Sequence[Any] = _lines(task, Path(source))
-        else:
-            examples = task.examples(source, "train")
+        else:  # how the tables of train are written says nothing of files that are none
+            changes = {} if suffix in (".tsv", ".csv") else usual
+            examples = task.model_copy(update=changes).examples(source, "train")
         if not examples:
             raise TaskDataError("no unlabelled examples", str(source), "leave it out")
         found += map(without_answer, examples)

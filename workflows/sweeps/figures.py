@@ -180,7 +180,8 @@ def curve_figure(findings: SweepFindings, field: str) -> Figure:
         epochs, heights = zip(*curve, strict=True)
         style, width = ":" if point is None else "-", 2 if key == "1" else 1.2
         chart.line(epochs, heights, color=color, label=label, key=key, style=style, width=width)
-        best = [each for each in curve if each[0] == trial.best_epoch] or curve[-1:]
+        # A result rounds its epoch, the curve does not.
+        best = [each for each in curve if round(each[0], 4) == trial.best_epoch] or curve[-1:]
         chart.dots(*zip(*best, strict=True), color=color, label=label, key=key, size=4)
         values += heights
     low, high = _fenced(values)

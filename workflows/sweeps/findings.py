@@ -147,8 +147,11 @@ class SweepFindings:
         for name, files in self.outcome.files.items():
             options += [f"--{name}", *([str(best[name])] if name in best else files)]
         if self.outcome.repeats == "fold":
-            options += ["--split", "0.1"]
-            group_by = self.outcome.settings.get("group_by")
+            settings = self.outcome.settings
+            options += ["--split", str(settings.get("split") or 0.1)]  # what was in no fold, again
+            seed = settings.get("split_seed") if settings.get("split") else 0
+            options += ["--split_seed", str(seed)] if seed else []
+            group_by = settings.get("group_by")
             options += ["--group_by", group_by] if group_by else []
         return shlex.join(["python", "workflows/finetune.py", "--preset", BEST, *options])
 

@@ -369,6 +369,7 @@ _FIXED |= {
     "cluster",
     "tracking",
     "checkpoint",
+    "decisions",  # are tuned once the best epoch is known, by whose score a trial is ranked
     "options.metric",
     "evaluation.metric",
 }

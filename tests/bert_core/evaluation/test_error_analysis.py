@@ -14,6 +14,7 @@ from bert_core.evaluation.error_analysis import (
     reliability_bins,
     worst_mistakes,
 )
+from bert_core.tasks.classification import Classification, Text
 
 
 def test_rows_are_right_answers_and_columns_those_found(evaluated):
@@ -73,6 +74,27 @@ def test_the_worst_mistakes_are_wrong_and_sure(with_labels):
     assert [each.texts["first"] for each in worst] == ["text 2", "text 3"]
     assert (worst[0].gold, worst[0].found, worst[0].confidence) == ("no", "yes", 0.97)
     assert worst[0].where == "file:2"
+
+
+def test_the_worst_of_several_labels_have_the_surest_wrong_one():
+    task = Classification(kind="multiple", labels=("a", "b"))
+    scores = {
+        "barely": (0.51, 0.1),
+        "surely": (0.999, 0.1),
+        "missed": (0.1, 0.03),
+        "right": (0.9, 0),
+    }
+    golds = {"barely": (), "surely": (), "missed": ("b",), "right": ("a",)}
+    examples = [Text(text, None, answer) for text, answer in golds.items()]
+    predictions = [
+        {
+            "scores": dict(zip("ab", each, strict=True)),
+            "labels": [name for name, score in zip("ab", each, strict=True) if score > 0.5],
+        }
+        for each in scores.values()
+    ]
+    worst = worst_mistakes(task, predictions, examples)
+    assert [each.texts["first"] for each in worst] == ["surely", "missed", "barely"]
 
 
 def test_the_worst_of_numbers_are_furthest_off(evaluated):

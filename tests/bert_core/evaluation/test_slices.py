@@ -75,6 +75,16 @@ def test_a_column_of_numbers_is_cut_and_one_of_names_is_not(evaluated):
     assert by_column(results, "size").names == ("0 to 14", "15 to 29", "30 to 44", "45 to 59")
 
 
+@pytest.mark.parametrize("empty", ["", None, float("nan")])
+def test_a_missing_number_is_a_slice_beside_the_buckets(evaluated, empty):
+    results = outcomes(*evaluated("two labels", 61).of)
+    whole = by_column(results[1:], "size")
+    results[0].columns["size"] = empty
+    found = by_column(results, "size")
+    assert found.names == (*whole.names, "(empty)")
+    assert found.slice_of == ("(empty)", *whole.slice_of)
+
+
 def test_a_column_that_is_not_there_is_refused_with_the_nearest_name(evaluated):
     results = outcomes(*evaluated("two labels").of)
     with pytest.raises(TaskDataError, match="no column sources, did you mean source: file:0"):

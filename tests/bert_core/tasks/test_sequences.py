@@ -1,6 +1,7 @@
 """Rows of words: nothing lost, each word asked for once, where most is seen around it."""
 
 import time
+import unicodedata
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from bert_core.tasks.sequences import (
 from bert_core.tasks.tagged_sentences import WordColumns, read_conll
 from bert_core.tasks.word_rows import best_windows, encode_words, word_windows
 from bert_core.tokenizer import wordpiece_tokenizer
-from bert_core.tokenizer_training import train_wordpiece
+from bert_core.tokenizer_training import train_tokenizer, train_wordpiece
 
 
 def published_windows(num_tokens, room, stride):
@@ -193,6 +194,19 @@ def test_spans_are_those_that_a_search_through_all_tokens_finds(uncased):
             none += 1
             assert last[index] < first[index]
     assert 5 < none < 250
+
+
+def test_a_character_of_several_words_is_found_from_its_first_token_on():
+    greeting = "قال النبي محمد ﷺ في المدينة"  # one character that NFKC writes as four words
+    known = unicodedata.normalize("NFKC", greeting)
+    tokenizer = train_tokenizer("unigram", [known] * 6, 400, lowercase=False)
+    for count in range(12):
+        text = "قال " * count + greeting
+        place = text.index("ﷺ")
+        tokens = align(tokenizer, [text])
+        found = tokens.token_spans(np.array([0]), np.array([place]), np.array([place + 1]))
+        sharing = np.flatnonzero((tokens.offsets[:, 0] <= place) & (tokens.offsets[:, 1] > place))
+        assert (found[0][0], found[1][0]) == (sharing[0], sharing[-1])
 
 
 def test_offsets_never_go_back(uncased):

@@ -24,7 +24,9 @@ from bert_core.tasks.tables import read_table
 from bert_core.tasks.tagging import Tagging
 from bert_core.tokenizer import load_tokenizer
 from workflows.audit import main
-from workflows.audits.run import is_reported, judge, refuse_unjudged
+from workflows.audit import parse as parse_audit
+from workflows.audits.run import is_reported, judge, refuse_unfit_dev, refuse_unjudged
+from workflows.audits.settings import HELD_OUT, with_dev
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import read_task_data
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS, FOLD_OUTPUTS
@@ -278,6 +280,30 @@ def test_what_cannot_be_audited_is_refused_in_one_line(tmp_path, capsys, changed
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and message in error[0]
     assert not list(tmp_path.glob("runs/*/")) and not list(tmp_path.glob("audits/*/"))
+
+
+def test_a_dev_file_without_answers_is_as_none(tmp_path):
+    write_flipped(tmp_path / "data")
+    dev = tmp_path / "data" / "dev.tsv"
+    head, *rows = dev.read_text().splitlines()
+    place = head.split("\t").index("label")
+    cells = [row.split("\t") for row in rows]
+    dev.write_text(
+        "\n".join([head, *("\t".join([*each[:place], "", *each[place + 1 :]]) for each in cells)])
+    )
+    settings = with_dev(parse_audit(audit_arguments(tmp_path)))
+    assert settings.split == HELD_OUT
+
+
+def test_a_dev_file_that_no_models_can_be_compared_on_is_refused_first(tmp_path):
+    write_flipped(tmp_path / "data")
+    dev = tmp_path / "data" / "dev.tsv"
+    dev.write_text(dev.read_text().replace("\tup", "\tnew"))
+    with (
+        opened_audit(tmp_path) as (settings, storage, _),
+        pytest.raises(UserError, match="new"),
+    ):
+        refuse_unfit_dev(settings, storage)
 
 
 def test_labels_that_leave_nothing_to_judge_are_refused(tmp_path):

@@ -76,7 +76,8 @@ def test_a_label_of_one_fold_is_not_judged_and_counted(tmp_path, kind):
     assert all("rare" not in (each.given, each.likely) for each in findings.errors.noise)
     judged = {each.example for each in findings.judgements}
     assert len(judged) == len(found.examples) - (3 if kind == "single" else 0)
-    assert "3 of labels that only one fold has: rare 3" in (tmp_path / "report.md").read_text()
+    whose = "that only one fold has" if kind == "single" else "that examples of one fold alone have"
+    assert f"3 of labels {whose}" in (tmp_path / "report.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["not_judged"] == {"rare": 3}
 
 

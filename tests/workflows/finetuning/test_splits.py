@@ -132,6 +132,44 @@ def test_what_split_holds_out_is_in_no_fold(storage):
         assert len(each.train.examples) + len(each.dev.examples) == 90 - len(held_out)
 
 
+def test_a_list_of_examples_to_leave_out_may_name_those_held_out(storage):
+    suspects = storage / "suspects.csv"
+    both = {"split": 0.2, "folds": 3, "fold": 0}
+    held_out = read(storage, split=0.2).dev.examples
+    train = read(storage, **both).train.examples
+    lines = [f"{each.where},{each.first}" for each in (held_out[0], train[0])]
+    suspects.write_text("\n".join(["where,text", *lines]) + "\n")
+    found = read(storage, exclude=suspects, **both)
+    assert texts(found.train) == [each.first for each in train[1:]]
+    (told,) = (line for line in found.tally_lines if line.startswith("split"))
+    assert told == next(
+        line for line in read(storage, **both).tally_lines if line.startswith("split")
+    )
+
+
+def test_records_without_a_group_are_divided_one_by_one(storage):
+    path = storage / "all.jsonl"
+    rows = [
+        {"text": f"ba {n}", "label": "up" if n % 3 else "down"} | ({"g": n % 5} if n % 2 else {})
+        for n in range(60)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = read(storage, "--group_by", "g", data=path, split=0.3)
+    groups = [
+        {each.columns["g"] for each in split.examples if "g" in each.columns}
+        for split in (data.train, data.dev)
+    ]
+    assert groups[0].isdisjoint(groups[1]) and len(data.dev.examples) > 10
+
+
+def test_unlabelled_text_need_not_be_written_as_train_is(tmp_path):
+    path = tmp_path / "more.jsonl"
+    path.write_text('{"text": "ba keli"}\n')
+    task = TASKS["classification"].model_copy(update={"header": False, "text_column": "text"})
+    (example,) = unlabelled_examples(task, [path])
+    assert example.first == "ba keli"
+
+
 def test_a_label_that_only_dev_has_is_known(storage):
     rows = [f"ba {n} {'keli ' * n},up,a" for n in range(30)] + ["monu,once,a", "vuza,down,a"]
     path = one_file(storage, rows)
@@ -244,7 +282,8 @@ def test_what_dev_shares_with_train_is_counted(storage):
         (["--group_by", "author"], "nothing is divided: --group_by"),
         (["--split_seed", "3"], "nothing is divided: --split_seed"),
         (["--folds", "90", "--fold", "0"], "too few"),
-        (["--split", "0.001"], "too few"),
+        (["--split", "0.001"], "too few.*a larger --split"),
+        (["--split", "0.999"], "too few.*a smaller --split"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(storage, more, message):
@@ -256,7 +295,8 @@ def test_what_cannot_be_divided_is_refused(storage, more, message):
 def test_a_run_without_a_division_keeps_its_name(storage):
     recipe = parse(arguments(storage)).recipe()
     assert not recipe.keys() & {"split", "folds", "fold", "group_by", "split_seed"}
-    assert str(Division((0.25,) * 4, 2)) == "dev is fold 2 of 4, seed 0"
+    assert str(Division((0.25,) * 4, 2, of_folds=True)) == "dev is fold 2 of 4, seed 0"
+    assert str(Division((0.5,) * 2, 1, of_folds=True)) == "dev is fold 1 of 2, seed 0"
 
 
 def test_wrong_answers_that_many_share_join_no_examples():

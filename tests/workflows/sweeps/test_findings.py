@@ -136,6 +136,14 @@ def test_what_fell_apart_does_not_hide_the_noise_of_seeds():
     assert alone == sweep_findings(made_up_outcome([*fallen, *trials[2:]])).noise_share
 
 
+def test_what_was_in_no_fold_is_dev_of_the_command_again():
+    outcome = made_up_outcome([replace(made_up_trial(GRID[0], 0), fold=0)])
+    assert sweep_findings(outcome).command.endswith("--split 0.1")
+    settings = outcome.settings | {"split": 0.2, "split_seed": 3}
+    command = sweep_findings(replace(outcome, settings=settings)).command
+    assert command.endswith("--split 0.2 --split_seed 3")
+
+
 def test_where_the_encoder_is_an_axis_the_command_names_the_best_one():
     trials = [
         made_up_trial({"model": name, RATE: rate}, seed)

@@ -216,6 +216,7 @@ def test_proposed_points_are_read_again(storage):
         (("epochs=2", "epochs=3"), {}, "given twice"),
         (("seed=1,2",), {}, "no axis of a sweep"),
         (("axis=1,2",), {}, "no axis of a sweep"),
+        (("decisions.temperature=true,false",), {}, "no axis of a sweep"),
         (("cluster.use_gpu=true",), {}, "no axis of a sweep"),
         (("epochs=2..4",), {}, "grid of a range"),
         (("epochs=2,3",), {"stop_early": True}, "epochs is an axis"),
