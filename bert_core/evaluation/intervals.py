@@ -284,6 +284,29 @@ def metric_difference(
     return MetricDifference(first, second, percentile_interval(observed, drawn), p_value)
 
 
+def over_seeds(comparisons: Sequence[Comparison]) -> Comparison:
+    """Compares two recipes by several seeds of each, given the comparison of each pair of models.
+
+    Figures are means over seeds; intervals and tests are Student's, of the paired differences: they
+    are about other seeds, on these examples. One pair alone stays as it is.
+    """
+    if len(comparisons) == 1:
+        return comparisons[0]
+    from scipy.stats import ttest_1samp
+
+    found = {}
+    for name in comparisons[0].metrics:
+        pairs = [each.metrics[name] for each in comparisons]
+        first, second = ([getattr(each, side) for each in pairs] for side in ("first", "second"))
+        span = mean_difference(first, second)
+        changes = np.subtract(second, first)
+        p_value = (
+            float(ttest_1samp(changes, 0).pvalue) if np.ptp(changes) else float(span.value == 0)
+        )
+        found[name] = MetricDifference(float(np.mean(first)), float(np.mean(second)), span, p_value)
+    return Comparison(found)
+
+
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> Interval:
     """The mean of paired differences, of runs with the same seeds for one, with its interval.
 

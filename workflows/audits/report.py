@@ -173,8 +173,12 @@ def retrained_text(report: AuditReport) -> str:
     return (
         f"{readable_metric(found.criterion)} {metric.first:.3f} with all, {metric.second:.3f}"
         f" without the suspects: {span.value:+.3f} (95 % interval {span.low:+.3f} to"
-        f" {span.high:+.3f})"
+        f" {span.high:+.3f}{_of_seeds(found)})"
     )
+
+
+def _of_seeds(found: Retrained) -> str:
+    return f", {len(found.runs)} seeds of each" if len(found.runs) > 1 else ""
 
 
 def models_text(report: AuditReport) -> str:
@@ -309,10 +313,13 @@ def _retraining(report: AuditReport) -> Table | str:
         f"Training examples: {', '.join(counts)}; both measured on the same {found.num_dev:,} dev"
         " examples, whose labels nobody has audited.",
         "In brackets the 95 % interval of the difference by paired bootstrap over dev examples; one"
-        " run each, so another seed may differ by as much.",
+        " run each, so another seed may differ by as much."
+        if len(found.runs) == 1
+        else f"Means of {len(found.runs)} seeds of each; in brackets the 95 % interval of the"
+        " difference over seeds, on these dev examples.",
     ]
     columns = ["metric", *TITLES, "difference"]
-    return Table("Two runs of the same settings", columns, rows, notes)
+    return Table("Runs of the same settings", columns, rows, notes)
 
 
 def _files(findings: AuditFindings) -> list[tuple[str, str]]:

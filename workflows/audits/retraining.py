@@ -1,12 +1,12 @@
-"""What the suspects do to a model: one run on all training examples and one without them."""
+"""What the suspects do to a model: runs on all training examples and runs without them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.evaluation.intervals import MetricDifference, compare
+from bert_core.evaluation.intervals import MetricDifference, compare, over_seeds
 from bert_core.evaluation.outcomes import resampling_units
 from workflows.audits.settings import AuditSettings, retraining_settings
 from workflows.finetune import read_inputs
@@ -25,20 +25,25 @@ TITLES = ("all", "without suspects")
 
 @dataclass(frozen=True)
 class Retrained:
-    """Both models on the same dev examples; `differences` are the second's less the first's."""
+    """Both on the same dev examples; `differences` are those without the suspects less all.
+
+    `runs` are the names of both, by seed: of several seeds the figures are means, and intervals are
+    over seeds (`over_seeds`).
+    """
 
     criterion: str
-    runs: tuple[str, str]
+    runs: tuple[tuple[str, str], ...]
     num_train: tuple[int, int]
     num_dev: int
     differences: dict[str, MetricDifference]
 
 
 class Retraining:
-    """The two runs, each locked for this process while they are open."""
+    """Two runs of each seed, all locked for this process while they are open."""
 
-    def __init__(self, sweep: Sweep, runs: tuple[PlannedTrial, PlannedTrial]) -> None:
-        self.sweep, self.runs = sweep, runs
+    def __init__(self, sweep: Sweep, pairs: Sequence[tuple[PlannedTrial, PlannedTrial]]) -> None:
+        self.sweep, self.pairs = sweep, pairs
+        self.runs = [run for pair in pairs for run in pair]
 
     def train(self, driver: "Driver") -> bool:
         """Trains what is left; False when told to stop before the end."""
@@ -63,16 +68,23 @@ class Retraining:
         """What they came to; None where one has failed."""
         if not all(map(_has_result, self.runs)):
             return None
-        first, second = (kept_predictions(run.job.folder) for run in self.runs)
-        data = self.runs[0].job.data
+        data, less = (run.job.data for run in self.pairs[0])
         dev = data.dev.examples
-        found = compare(data.task, first, second, dev, groups=resampling_units(dev))
+        compared = [
+            compare(
+                data.task,
+                *(kept_predictions(run.job.folder) for run in pair),
+                dev,
+                groups=resampling_units(dev),
+            )
+            for pair in self.pairs
+        ]
         return Retrained(
             criterion=data.task.criterion,
-            runs=(self.runs[0].name, self.runs[1].name),
-            num_train=(len(data.train.examples), len(self.runs[1].job.data.train.examples)),
+            runs=tuple((first.name, second.name) for first, second in self.pairs),
+            num_train=(len(data.train.examples), len(less.train.examples)),
             num_dev=len(dev),
-            differences=dict(found.metrics),
+            differences=dict(over_seeds(compared).metrics),
         )
 
     def failures(self) -> list[str]:
@@ -80,7 +92,10 @@ class Retraining:
         return [f"{run.name}: {run.failure}" for run in self.runs if run.failure]
 
     def _row(self, run: PlannedTrial) -> TableRow:
-        row, title = trial_row(run), TITLES[self.runs.index(run)]
+        seed, which = divmod(self.runs.index(run), len(TITLES))
+        row, title = trial_row(run), TITLES[which]
+        if len(self.pairs) > 1:
+            title += f", seed {self.pairs[seed][0].job.settings.seed}"
         return replace(row, title=title, cells={"trained on": title, **row.cells})
 
 
@@ -88,17 +103,21 @@ class Retraining:
 def opened_retraining(
     settings: AuditSettings, storage: Storage, sweep: Sweep, suspects: Path
 ) -> Iterator[Retraining]:
-    """Opens both runs; raises `UserError` for what the user can fix."""
+    """Opens both runs of each seed; raises `UserError` for what the user can fix."""
     with ExitStack() as opened:
-        runs = []
+        sides = []
         for exclude in (None, suspects):
             own = retraining_settings(settings, exclude)
             inputs = read_inputs(own, storage)
-            run = planned_trial(own, storage, inputs, opened, point={})
-            if run.is_finished and not _has_result(run):
-                _keep_earlier(run)
-            runs.append(run)
-        yield Retraining(sweep, (runs[0], runs[1]))
+            runs = []
+            for seed in range(own.seed, own.seed + settings.seeds):
+                seeded = own.model_copy(update={"seed": seed})
+                run = planned_trial(seeded, storage, inputs, opened, point={})
+                if run.is_finished and not _has_result(run):
+                    _keep_earlier(run)
+                runs.append(run)
+            sides.append(runs)
+        yield Retraining(sweep, [*zip(*sides, strict=True)])
 
 
 def _has_result(run: PlannedTrial) -> bool:

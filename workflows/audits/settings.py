@@ -69,7 +69,8 @@ class AuditSettings(TaskRunSettings):
     seeds: int = Field(
         default=1,
         ge=1,
-        description="models of each fold, whose probabilities are averaged; seeds start at --seed",
+        description="models of each fold, whose probabilities are averaged, and of those that are"
+        " retrained; seeds start at --seed",
     )
     at_once: int | None = Field(
         default=None,

@@ -6,13 +6,16 @@ from scipy.stats import norm, ttest_rel
 
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import (
+    Comparison,
     Interval,
+    MetricDifference,
     bootstrap_intervals,
     compare,
     interval,
     leave_out,
     mean_difference,
     metric_difference,
+    over_seeds,
     resampled,
     resamples,
     without_each,
@@ -55,6 +58,21 @@ def test_examples_of_one_document_are_drawn_together():
     alone, together = interval_of_mean(right), interval_of_mean(right, groups=groups)
     ratio = (together.high - together.low) / (alone.high - alone.low)
     assert ratio == pytest.approx(10**0.5, rel=0.1)
+
+
+def test_two_recipes_are_compared_by_the_means_of_their_seeds():
+    def pair(first, second):
+        nothing = Interval(second - first, np.nan, np.nan)
+        return Comparison({"f1": MetricDifference(first, second, nothing, 0.5)})
+
+    firsts, seconds = [0.80, 0.82, 0.84], [0.83, 0.84, 0.88]
+    pairs = [pair(*each) for each in zip(firsts, seconds, strict=True)]
+    found = over_seeds(pairs).metrics["f1"]
+    assert (found.first, found.second) == (np.mean(firsts), np.mean(seconds))
+    assert found.difference == mean_difference(firsts, seconds)
+    assert found.p_value == pytest.approx(ttest_rel(seconds, firsts).pvalue)
+    assert over_seeds(pairs[:1]) is pairs[0]
+    assert over_seeds([pair(0.5, 0.5)] * 2).metrics["f1"].p_value == 1.0
 
 
 def test_a_query_is_drawn_with_all_its_passages():

@@ -243,6 +243,10 @@ def test_more_seeds_go_on_with_an_audit(tmp_path):
     report = json.loads((folder / "report.json").read_text())
     assert report["seeds"] == 2 and report["folds"] == len(before)
     assert "2 seeds judge each" in (folder / "report.md").read_text()
+    *_, trained = judged(tmp_path, "--seeds", "2")
+    report = json.loads((folder / "report.json").read_text())["retrained"]
+    assert sorted(name for pair in report["runs"] for name in pair) == sorted(trained)
+    assert len(report["runs"]) == 2 and "2 seeds of each" in (folder / "report.md").read_text()
 
 
 def test_a_run_that_is_no_fold_keeps_no_outputs(tmp_path):
