@@ -292,17 +292,16 @@ def over_seeds(comparisons: Sequence[Comparison]) -> Comparison:
     """
     if len(comparisons) == 1:
         return comparisons[0]
-    from scipy.stats import ttest_1samp
+    from scipy.stats import ttest_rel
 
     found = {}
     for name in comparisons[0].metrics:
         pairs = [each.metrics[name] for each in comparisons]
         first, second = ([getattr(each, side) for each in pairs] for side in ("first", "second"))
         span = mean_difference(first, second)
-        changes = np.subtract(second, first)
-        p_value = (
-            float(ttest_1samp(changes, 0).pvalue) if np.ptp(changes) else float(span.value == 0)
-        )
+        is_noisy = np.ptp(np.subtract(second, first)) > 0
+        test: Any = ttest_rel(second, first) if is_noisy else None
+        p_value = float(span.value == 0) if test is None else float(test.pvalue)
         found[name] = MetricDifference(float(np.mean(first)), float(np.mean(second)), span, p_value)
     return Comparison(found)
 

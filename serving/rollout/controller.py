@@ -75,7 +75,8 @@ class Switcher:
         """
         engine, (role, name) = self._engine, slot
         model = open_model(engine.loader, name, found, engine.traffic.present)
-        variants = [] if role else [(each, self.at((each, name))) for each in ROLES]
+        slots: list[Slot] = [] if role else [(each, name) for each in ROLES]
+        variants = [(each, self.at(each)) for each in slots]
         try:
             if role is None:
                 before = engine.switch(model)
@@ -93,9 +94,9 @@ class Switcher:
         self._retire_apart(retired)
         while variants:
             each, variant = variants.pop()
-            if variant is not None and self.at((each, name)) is None:
+            if variant is not None and self.at(each) is None:
                 removed, variant = [variant], None
-                self._removed((each, name), removed, ", which answers other questions than it")
+                self._removed(each, removed, ", which answers other questions than it")
 
     def note(self, slot: Slot, found: Path | Pointer, pointer_path: Path | None) -> None:
         """Records which version a slot has; with `pointer_path`, that it has answered."""

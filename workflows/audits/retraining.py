@@ -70,15 +70,11 @@ class Retraining:
             return None
         data, less = (run.job.data for run in self.pairs[0])
         dev = data.dev.examples
-        compared = [
-            compare(
-                data.task,
-                *(kept_predictions(run.job.folder) for run in pair),
-                dev,
-                groups=resampling_units(dev),
-            )
-            for pair in self.pairs
-        ]
+        compared = []
+        for pair in self.pairs:
+            first, second = (kept_predictions(run.job.folder) for run in pair)
+            units = resampling_units(dev)
+            compared.append(compare(data.task, first, second, dev, groups=units))
         return Retrained(
             criterion=data.task.criterion,
             runs=tuple((first.name, second.name) for first, second in self.pairs),
