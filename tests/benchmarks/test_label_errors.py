@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.label_errors import measured, write_flipped
+from benchmarks.label_errors import measured, write_flipped, write_read
 
 
 @pytest.fixture
@@ -39,3 +39,6 @@ def test_flips_are_counted_in_the_ranking(tmp_path):
     found = measured(tmp_path, [2, 3, 7, 30])
     assert found["found_in_the_first"] == {"5%": 0.5, "10%": 0.5, "20%": 0.75}
     assert (found["suspects"], found["precision"], found["recall"]) == (4, 0.5, 0.5)
+    assert write_read(tmp_path, [2, 3, 7, 30], tmp_path / "read.jsonl") == 2
+    read = [json.loads(line) for line in (tmp_path / "read.jsonl").read_text().splitlines()]
+    assert read == rows[:2]
