@@ -353,10 +353,9 @@ def prompted(tmp_path_factory):
 
 def test_a_prompt_cannot_be_put_before_ids(prompted):
     server, _ = prompted
-    for path in ("/embed", "/embed_all"):
-        status, problem = server.ask(path, {"inputs": [[101, 102]], "prompt_name": "query"})
-        assert status == 422 and "token ids" in str(problem), path
-        assert server.ask(path, {"inputs": [[101, 102]]})[0] == 200
+    status, problem = server.ask("/embed", {"inputs": [[101, 102]], "prompt_name": "query"})
+    assert status == 422 and "token ids" in str(problem)
+    assert server.ask("/embed", {"inputs": [[101, 102]]})[0] == 200
 
 
 def test_prompts_of_the_folder_are_put_before_texts(prompted):

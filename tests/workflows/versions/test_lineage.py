@@ -30,8 +30,7 @@ def storage(tmp_path_factory, store_template):
     """An encoder of a corpus, registered as bert, and a model of it, registered as cats."""
     storage = tmp_path_factory.mktemp("storage")
     copy_store(store_template, storage)
-    settings = {"text": f'["{storage}/texts"]'}
-    run = Run(storage, "encoder-run", write_corpus(storage / "corpus"), 4, settings)
+    run = Run(storage, "encoder-run", write_corpus(storage / "corpus"), 4)
     name_sources(run.shards)
     finish_pretraining(run)
     write_task(storage / "data")
