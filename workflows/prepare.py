@@ -49,8 +49,9 @@ _LATER_OPTIONS = (
 _OF_TRAINING = ("vocabulary_size", "cased", "alphabet_coverage")
 """What a tokenizer has that is trained, besides its kind and its sample."""
 _SAMPLE = "tokenizer_sample_bytes"
-_LEAST_BYTES = 256 + len(SPECIAL_TOKENS)
 """New pieces are learned from it, too."""
+_LEAST_BYTES = 256 + len(SPECIAL_TOKENS)
+"""Entries of a vocabulary that joins bytes, before it has joined any."""
 _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
 

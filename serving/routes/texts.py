@@ -193,11 +193,11 @@ def tokens_of(encoding: Encoding, texts: Sequence[str]) -> list[Token]:
 
 
 def _without_space(
-    texts: Sequence[str], span: tuple[int, int], text: int | None
+    texts: Sequence[str], span: tuple[int, int], number: int | None
 ) -> tuple[int, int]:
     start, end = span
-    if text is not None:
-        while start < end and texts[text][start].isspace():
+    if number is not None:
+        while start < end and texts[number][start].isspace():
             start += 1
     return start, end
 

@@ -204,26 +204,32 @@ def test_what_is_removed_is_gone_and_one_loaded_twice_is_one(models, figures):
     assert figures.of(models["topics"], "text_length_count") == 0
 
 
-def test_a_canary_without_a_version_hides_nothing(models, figures, tmp_path):
+@pytest.fixture
+def without_version(models, tmp_path):
+    """Two folders of one model, neither with checksums."""
     both = []
     for number in range(2):
         shutil.copytree(models["topics"].folder, tmp_path / str(number))
         (tmp_path / str(number) / "checksums").unlink()
         both.append(replace(models["topics"], folder=tmp_path / str(number)))
-        figures.drift.add(both[-1], is_active=number == 0)
-    figures.ask(both[0], texts("the cat"))
-    figures.ask(both[1], texts("the cat"))
-    assert figures.of(both[0], "text_length_count") == 1
+    return both
 
 
-def test_what_has_no_version_is_told_apart_by_its_folder(models, figures, tmp_path):
-    both = []
-    for number in range(2):
-        shutil.copytree(models["topics"].folder, tmp_path / str(number))
-        (tmp_path / str(number) / "checksums").unlink()
-        both.append(replace(models["topics"], folder=tmp_path / str(number)))
-        figures.drift.add(both[-1])
-    figures.ask(both[0], texts("the cat"))
-    assert figures.of(both[1], "text_length_count") == 0, "the last one is shown"
-    figures.ask(both[1], texts("the cat"))
-    assert figures.of(both[1], "text_length_count") == 1
+def test_a_canary_without_a_version_hides_nothing(figures, without_version):
+    active, canary = without_version
+    figures.drift.add(active)
+    figures.drift.add(canary, is_active=False)
+    figures.ask(active, texts("the cat"))
+    figures.ask(canary, texts("the cat"))
+    figures.ask(canary, texts("the cat"))
+    assert figures.of(active, "text_length_count") == 1
+
+
+def test_what_has_no_version_is_told_apart_by_its_folder(figures, without_version):
+    for each in without_version:
+        figures.drift.add(each)
+    first, last = without_version
+    figures.ask(first, texts("the cat"))
+    assert figures.of(last, "text_length_count") == 0, "the last one is shown"
+    figures.ask(last, texts("the cat"))
+    assert figures.of(last, "text_length_count") == 1

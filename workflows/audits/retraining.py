@@ -70,10 +70,9 @@ class Retraining:
             return None
         data, less = (run.job.data for run in self.pairs[0])
         dev = data.dev.examples
-        compared = []
+        compared, units = [], resampling_units(dev)
         for pair in self.pairs:
             first, second = (kept_predictions(run.job.folder) for run in pair)
-            units = resampling_units(dev)
             compared.append(compare(data.task, first, second, dev, groups=units))
         return Retrained(
             criterion=data.task.criterion,
@@ -88,10 +87,9 @@ class Retraining:
         return [f"{run.name}: {run.failure}" for run in self.runs if run.failure]
 
     def _row(self, run: PlannedTrial) -> TableRow:
-        seed, which = divmod(self.runs.index(run), len(TITLES))
-        row, title = trial_row(run), TITLES[which]
+        row, title = trial_row(run), TITLES[self.runs.index(run) % len(TITLES)]
         if len(self.pairs) > 1:
-            title += f", seed {self.pairs[seed][0].job.settings.seed}"
+            title += f", seed {run.job.settings.seed}"
         return replace(row, title=title, cells={"trained on": title, **row.cells})
 
 

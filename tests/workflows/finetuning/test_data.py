@@ -140,6 +140,15 @@ def test_a_split_without_answers_is_refused(storage, split):
         read_task_data(parse(arguments(storage)), tokenizer)
 
 
+def test_a_field_that_is_empty_everywhere_is_no_missing_column(storage):
+    path = storage / "all.jsonl"
+    row = {"text": "ba keli", "meta": {"label": None}}
+    path.write_text(f"{json.dumps(row)}\n" * 5)
+    given = [*arguments(storage, data=path, split=0.2), "--options.label_column", "meta.label"]
+    with pytest.raises(UserError, match=r"no example has an answer: .*give data with answers"):
+        read_task_data(parse(given), load_tokenizer(storage / "encoder"))
+
+
 ANSWERED = {
     "tagging": {"words": ["ba", "keli"], "tags": ["B-ONE", "O"]},
     "squad": {

@@ -225,3 +225,18 @@ def test_the_best_curve_is_drawn_last():
     curves = curve_figure(findings, "score").svg
     ranks = range(1, len(findings.points) + 1)
     assert curves.rindex('data-key="1"') > max(curves.find(f'data-key="{rank}"') for rank in ranks)
+
+
+def test_the_dot_of_a_curve_stands_at_the_best_part_of_an_epoch():
+    """A trial's result rounds the epoch, its curve does not."""
+    trial = made_up_trial(GRID[0], 0)
+    early, last = (
+        replace(each, epoch=epoch)
+        for each, epoch in zip(trial.curve[:2], (20 / 37, 40 / 37), strict=True)
+    )
+
+    def drawn(best_epoch):
+        changed = replace(trial, curve=(early, last), best_epoch=best_epoch)
+        return curve_figure(sweep_findings(made_up_outcome([changed])), "score").svg
+
+    assert drawn(round(20 / 37, 4)) != drawn(round(40 / 37, 4)) == drawn(None)
