@@ -4,6 +4,7 @@ The measurement is made once, and kept: a later start of the ablation trains the
 """
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,9 +21,12 @@ from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 
 _FILE = "seconds_per_step.json"
-_WARM_UP_STEPS, _FEWEST_STEPS = 3, 5
-_SECONDS = 30.0
-"""Of each phase of each variant."""
+_ROUNDS = 5
+"""In turns, with medians over the rounds: a machine that others use is slower now and then."""
+
+_WARM_UP_STEPS, _FEWEST_STEPS = 2, 2
+_SECONDS = 10.0
+"""Of each phase of each variant in each round."""
 
 Models = tuple[Path | None, Path | None]
 """The folders of a variant's start model and of its teacher."""
@@ -61,10 +65,18 @@ def of_equal_time(
         return [(each, ()) for _, each, _ in variants]
     path = folder.path / _FILE
     known = read_json_object(path, is_optional=True)
-    for variant, each, models in variants:
-        if variant.is_trained and variant.name not in known:
-            known[variant.name] = _measured(each, shards, models, settings.gpus_per_trial)
-            write_atomically(path, json.dumps(known, indent=1) + "\n")
+    unknown = [given for given in variants if given[0].is_trained and given[0].name not in known]
+    if unknown:
+        gpus = settings.gpus_per_trial
+        rounds = [
+            [_measured(each, shards, models, gpus) for _, each, models in unknown]
+            for _ in range(_ROUNDS)
+        ]
+        for (variant, _, _), by_round in zip(unknown, zip(*rounds, strict=True), strict=True):
+            known[variant.name] = [
+                statistics.median(seconds) for seconds in zip(*by_round, strict=True)
+            ]
+        write_atomically(path, json.dumps(known, indent=1) + "\n")
     timed = []
     for variant, each, _ in variants:
         if not variant.is_trained:

@@ -115,6 +115,22 @@ def test_steps_are_measured_on_the_cluster(block_settings, ray_cluster, monkeypa
     assert 0 < first < 30 and 0 < second < 30
 
 
+def test_a_slow_moment_of_the_machine_takes_no_steps_from_a_variant(
+    tmp_path, block_settings, monkeypatch
+):
+    asked = []
+
+    def measured(settings, *_):
+        asked.append(settings.model.block)
+        return [0.01 if len(asked) not in {2, 3, 4} else 0.07]
+
+    monkeypatch.setattr(equal_time, "_measured", measured)
+    with opened_ablation(block_settings, open_storage(str(tmp_path))) as ablation:
+        steps = [planned.job.settings.total_steps for planned in ablation.variants]
+    assert steps == [300, 300]
+    assert asked[:4] == ["bert", "modern"] * 2, "in turns"
+
+
 def of_an_hour(curves, phases):
     """Variants of the study objective that trained for an hour each, by their losses by step."""
     made_up = objective()
@@ -146,7 +162,7 @@ def test_steps_are_measured_with_the_teacher(tmp_path, monkeypatch):
     monkeypatch.setattr(equal_time, "_measured", lambda *given: asked.append(given) or [0.1])
     asked = []
     with opened_ablation(settings, open_storage(str(tmp_path))):
-        ((each, shards, models, _),) = asked
+        each, shards, models, _ = asked[0]
     assert models == (None, teacher)
     opened = []
     monkeypatch.setattr(
