@@ -118,6 +118,7 @@ def announce(job: FinetuningJob) -> None:
 
     settings, data = job.settings, job.data
     labels = data.task.labels
+    steps_per_epoch = -(-data.num_items // settings.batch_size)
     rows, features, teacher = data.train.rows, "", ""
     others = other_vectors(data.task, job.encoder)
     if isinstance(settings, FeatureSettings):
@@ -136,11 +137,20 @@ def announce(job: FinetuningJob) -> None:
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most\n"
         + "".join(f"{line}\n" for line in [*others, *data.tally_lines])
-        + f"steps    {settings.epochs} epochs of {-(-data.num_items // settings.batch_size):,}, "
+        + f"steps    {settings.epochs} epochs of {steps_per_epoch:,}, "
         f"{settings.batch_size} "
         f"{'examples' if data.num_items == data.num_examples else 'windows of texts'} each",
         flush=True,
     )
+    planned = settings.epochs * steps_per_epoch
+    evaluations = planned // (settings.evaluation.every_steps or steps_per_epoch)
+    if settings.patience is not None and settings.patience + 1 >= evaluations:
+        print(
+            f"warning: --patience {settings.patience} cannot end this run early, of which the "
+            f"evaluations number {evaluations:,}: give more --epochs, or a smaller "
+            "--evaluation.every_steps",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -212,6 +212,17 @@ def test_odd_labels_are_told_before_training(storage, capsys):
     )  # fmt: skip
 
 
+def test_patience_without_an_evaluation_to_spare_is_told(storage, capsys):
+    def warned(**changed):
+        settings = parse(arguments(storage, name=f"run-{len(changed)}", epochs=3, **changed))
+        with opened_job(settings, open_storage(settings.storage)) as job:
+            announce(job)
+        return capsys.readouterr().err
+
+    assert "warning: --patience 2 cannot" in warned(patience=2)
+    assert warned(patience=2, **{"evaluation.every_steps": 1}) == ""
+
+
 def test_splits_may_be_files_of_any_name(storage, tmp_path):
     tokenizer = load_tokenizer(storage / "encoder")
     write_tagged(storage / "tagged")
