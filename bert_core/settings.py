@@ -158,6 +158,11 @@ class BatchSettings(BaseModel):
         """Rows of full length that a bin of packed rows has room for."""
         return min(self.micro_batch_size, -(-self.global_batch_size // BINS_PER_STEP))
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of full length that a forward pass has room for."""
+        return self.rows_of_a_bin if self.packed else self.micro_batch_size
+
 
 class OptimizerSettings(BaseModel):
     """The optimizer; the defaults are the paper's (Devlin et al. 2018, A.2)."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_core.errors import UserError
+from bert_core.settings import BatchSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import class_warnings
@@ -29,7 +30,11 @@ from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import request_of
 from workflows.pretrain import packing_note
-from workflows.pretraining.settings import PretrainSettings, lower_micro_batch
+from workflows.pretraining.settings import (
+    PretrainSettings,
+    lower_micro_batch,
+    out_of_memory_remedy,
+)
 from workflows.reproduce import ReproduceSettings, refuse_other_inputs
 from workflows.reproduction.comparison import NOT_RECORDED, Finding
 from workflows.runs.folder import open_run
@@ -128,22 +133,30 @@ def test_a_lower_learning_rate_is_for_another_name(tmp_path):
 @pytest.mark.parametrize("packed", ["true", "false"])
 def test_a_smaller_micro_batch_is_for_another_name_and_computes_less(tmp_path, packed):
     before = parse_pretraining("--batch.packed", packed, "--batch.global_batch_size", "64")
-    remedy = lower_micro_batch(before)
+    remedy = lower_micro_batch(before, 0)
     size = int(re.search(r"--batch.micro_batch_size below (\d+)", remedy)[1])
     after = before.model_copy(
         update={"batch": before.batch.model_copy(update={"micro_batch_size": size - 1})}
     )
-    rows = [
-        each.batch.rows_of_a_bin if packed == "true" else each.batch.micro_batch_size
-        for each in (before, after)
-    ]
-    assert rows[1] < rows[0]
+    assert after.batch.rows_at_once < before.batch.rows_at_once
     refused_then_followed(tmp_path, before.recipe(), remedy, after.recipe())
 
 
 def test_a_micro_batch_of_one_row_is_not_told_to_be_smaller():
     one = parse_pretraining("--batch.micro_batch_size", "1")
-    assert "model.size" in options_of(lower_micro_batch(one))
+    assert "model.size" in options_of(lower_micro_batch(one, 0))
+
+
+def test_memory_that_ends_in_a_phase_is_saved_in_that_phase():
+    short = {"sequence_length": 128, "steps": 9}
+    long = {"sequence_length": 512, "steps": 1, "micro_batch_size": 16}
+    settings = PretrainSettings.model_validate({"recompute": "layers", "phases": [short, long]})
+    assert "micro_batch_size of phase 2 in --phases below 16" in out_of_memory_remedy(settings)
+    longest = settings.model_copy(update={"batch": BatchSettings(micro_batch_size=128)})
+    assert "--batch.micro_batch_size below 128" in out_of_memory_remedy(longest)
+    alone = [short, long | {"micro_batch_size": 1, "global_batch_size": 1}]
+    phases = PretrainSettings.model_validate({"recompute": "layers", "phases": alone[1:]})
+    assert "shorter --phases" in out_of_memory_remedy(phases)
 
 
 def test_fewer_packed_rows_a_bin_give_more_workers_something_to_do():

@@ -17,6 +17,7 @@ from bert_core.settings import RowSettings
 from bert_core.text.pairs import RowPlanner
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.training import checkpoint_folder
 from workflows.command import command
 from workflows.model_location import EncoderFolder
 from workflows.pretraining.job import (
@@ -93,6 +94,13 @@ def opened_pretraining(
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
         job = PretrainingJob(settings, storage, folder, shards, remote, start=start)
         job.teacher = teacher
+        if settings.decay_from is not None:
+            from bert_core.training.checkpoint import read_checkpoint  # loads torch
+
+            checkpoint_folder.keep(
+                settings.decay_from
+            )  # a later start of this run begins with it, too
+            job.decayed = read_checkpoint(settings.decay_from)
         yield job
 
 
@@ -114,7 +122,8 @@ def recipe_inputs(
     if teacher is not None:
         inputs["teacher"] = teacher.sha256
     if settings.decay_from is not None:
-        inputs["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
+        checkpoint, tokenizer = settings.decay_from, shards.tokenizer_hash
+        inputs["decay_from"] = checkpoint_to_decay(settings, checkpoint, tokenizer)
     if settings.replay is not None:
         replay = open_beside(settings.replay, "--replay", shards, settings.rows)
         inputs["replay"] = replay.data_hash
@@ -232,6 +241,7 @@ def announce(
 ) -> None:
     """Prints what is about to be trained, from what, on what, and where it will lie."""
     phases = described_phases(settings.phases, times=" at ")
+    rows = " to ".join(f"{count:,}" for count in settings.rows_per_step)
     layout = "packed" if settings.batch.packed else "padded"
     lines = [
         f"run      {folder.name}",
@@ -241,7 +251,7 @@ def announce(
         *([] if start is None else [*start.described(), *described_pieces(start, shards)]),
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
         *([] if settings.rows.are_the_papers else [f"rows     {settings.rows.described}"]),
-        f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",
+        f"steps    {phases}, {rows} rows each, {layout}",
         *workers_note(settings),
         *packing_note(settings),
         *label_note(settings, shards),
@@ -260,12 +270,13 @@ def workers_note(settings: PretrainSettings) -> list[str]:
 def packing_note(settings: PretrainSettings) -> list[str]:
     """A line where packed rows make fewer bins a step than there may be workers; else none."""
     workers = settings.cluster.most_workers
-    bins = min(batch.global_batch_size // batch.rows_of_a_bin for batch in settings.batches)
+    of_phases = [batch.global_batch_size // batch.rows_of_a_bin for batch in settings.batches]
+    bins = min(of_phases)
     if not settings.batch.packed or workers <= bins:
         return []
     return [
         f"packed   at most {bins} bins a step: more workers than that have nothing to do; "
-        + lower_micro_batch(settings)
+        + lower_micro_batch(settings, of_phases.index(bins))
     ]
 
 

@@ -43,6 +43,9 @@ from bert_core.text.shards import TokenShards
 SHUFFLED_SHARDS = 16
 """Shards whose rows are shuffled together; the shards themselves are shuffled anew each epoch."""
 
+_MOST_TOKENS = 16_384
+"""Of a pass of evaluation, where one of training has not more anyway."""
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -358,9 +361,10 @@ class BatchSource:
     ) -> Iterator[PretrainingBatch]:
         """The first rows of epoch 0, each once, in micro-batches: what evaluation reads."""
         total = min(num_rows, self.rows_per_epoch)
-        size = self._batch.micro_batch_size
-        if self._static:  # no more than fit into the one shape that there is
-            size = self._batch.rows_of_a_bin if self._batch.packed else self._micro_batch_rows(1)
+        size = self._batch.rows_of_a_bin if self._batch.packed else self._micro_batch_rows(1)
+        if not self._static:  # one shape has no room for more than in training; memory may
+            few = max(size, _MOST_TOKENS // self._sequence_length)
+            size = min(self._batch.micro_batch_size, few)
         for begin in range(rank * size, total, world_size * size):
             plan = self._plan(begin, min(size, total - begin))
             yield self._micro_batch(plan.take(by_length(plan.lengths)), 1)

@@ -151,11 +151,11 @@ class _State(BaseModel):
 def save_checkpoint(
     folder: Path, state: TrainingState, *, extra: dict[str, Any], files: dict[str, Path], keep: int
 ) -> Path:
-    """Writes `<folder>/step-…` from one rank and keeps the newest `keep`; returns its path.
+    """Writes `<folder>/step-…` from one rank, keeps the newest `keep` and those that are marked.
 
-    `extra` must survive JSON. `files` are copied in under their names. Older checkpoints go only
-    after the new one is committed and verified. An intact checkpoint of the same step is kept as
-    it is. A killed writer leaves the earlier ones whole.
+    Returns its path. `extra` must survive JSON. `files` are copied in under their names. Older
+    checkpoints go only after the new one is committed and verified. An intact checkpoint of the
+    same step is kept as it is. A killed writer leaves the earlier ones whole.
 
     Raises `UserError` when the disk is full (what was begun is removed, the previous checkpoint
     is intact) and when weights are not finite.
@@ -189,7 +189,8 @@ def save_checkpoint(
         path for path in committed_checkpoints(folder) if checkpoint_step(path) <= state.step
     ]
     for path in earlier[keep:]:
-        checkpoint_folder.remove(path)
+        if not (path / checkpoint_folder.KEPT).exists():
+            checkpoint_folder.remove(path)
     return final
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from bert_core.disk import file_sha256, flush_to_disk
@@ -43,6 +44,9 @@ def committed_checkpoints(folder: Path) -> list[Path]:
 
 
 MANIFEST = "manifest.json"
+KEPT = "kept"
+"""Marks a checkpoint that another run begins with: `save_checkpoint` does not remove it."""
+
 FORMAT_VERSION = 1
 TEMPORARY, DELETING = ".tmp-", ".deleting"
 
@@ -121,6 +125,12 @@ def damage(folder: Path) -> str | None:
         if _describe(path) != expected:
             return f"{name} does not match its checksum"
     return None
+
+
+def keep(folder: Path) -> None:
+    """Marks a checkpoint as one that stays, where this process may write there."""
+    with suppress(OSError):
+        (folder / KEPT).touch()
 
 
 def remove(folder: Path) -> None:

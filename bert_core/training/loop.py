@@ -317,13 +317,26 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
-def compiled(compute_loss: ComputeLoss, *, backend: str | Callable[..., Any] = "inductor") -> Any:  # noqa: ANN401 - called as `compute_loss` is
+_SPARE_SHAPES = 8
+"""So many shapes more than are expected are compiled: as many as torch allows by default."""
+
+
+def compiled(
+    compute_loss: ComputeLoss,
+    *,
+    num_shapes: int = 1,
+    backend: str | Callable[..., Any] = "inductor",
+) -> Any:  # noqa: ANN401 - called as `compute_loss` is
     """`compute_loss` as one program, forward and backward, for each shape of a micro-batch.
 
-    What cannot be in one program is an error, and so is a shape too many. The counts of the global
-    batch change from step to step, and each number would be a program of its own: they come as 0-d
-    int64 tensors instead, filled on the device, so that nobody waits for a copy.
+    What cannot be in one program is an error, and so are many more shapes than `num_shapes`. The
+    counts of the global batch change from step to step, and each number would be a program of its
+    own: they come as 0-d int64 tensors instead, filled on the device, so that nobody waits for a
+    copy.
     """
+    from torch._dynamo import config  # takes a second
+
+    config.recompile_limit = max(config.recompile_limit, _SPARE_SHAPES + num_shapes)
     program = torch.compile(compute_loss, fullgraph=True, dynamic=False, backend=backend)
 
     def with_counts(model: nn.Module, *batch: Any, **counts: int) -> tuple[Tensor, Tensor]:  # noqa: ANN401

@@ -27,7 +27,7 @@ def adaptation_verdict(outcome: AblationOutcome) -> str:
     other = "" if None in kept else f"; other text takes {kept[1]:.4f}, {kept[0]:.4f} before"
     return (
         f"{'helped' if helped else 'did not help'} beyond the control: held-out text of the domain "
-        f"takes {adapted:.4f} {unit}, {start:.4f} before, {control:.4f} after as many steps on "
+        f"takes {adapted:.4f} {unit}, {start:.4f} before, {control:.4f} after as much training on "
         f"other text{other}"
     )
 
@@ -64,14 +64,14 @@ def _of_equal_time(outcome: AblationOutcome) -> list[VariantOutcome]:
 def minutes_curve(variant: VariantOutcome) -> list[tuple[float, float]]:
     """Minutes of training, and bits per byte of held-out text there; nats where bytes are unknown.
 
-    A step takes what one of its phase does. A token of the text stands for as many bytes at every
-    step, so bits are in proportion to nats.
+    A step takes what one of its phase took when measured: the minutes of which all variants have
+    as many. A token of the text stands for as many bytes at every step, so bits are in proportion
+    to nats.
     """
-    steps, loss = variant.curve[-1]
+    _, loss = variant.curve[-1]
     bits = variant.figures.get("heldout/bits_per_byte", loss)
-    scale = variant.seconds / 60 / seconds_until(steps, variant.phases)
     return [
-        (scale * seconds_until(step, variant.phases), each * bits / loss)
+        (seconds_until(step, variant.phases) / 60, each * bits / loss)
         for step, each in variant.curve
     ]
 

@@ -20,7 +20,7 @@ from workflows.paper.published import (
     TABLE_8,
     PaperAblation,
 )
-from workflows.pretraining.sections import Phase
+from workflows.pretraining.sections import DROPOUT, Phase
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
 from workflows.sweeps.outcome import Point
@@ -87,7 +87,8 @@ def _masking_shares(settings: PretrainSettings) -> list[Variant]:
 
 
 def _masking_rates(settings: PretrainSettings) -> list[Variant]:
-    del settings
+    """Raises `UserError` where a phase has a rate of its own."""
+    _refuse_own_rates(settings, "masking_rate")
     return [
         Variant(
             f"{rate:g}",
@@ -97,6 +98,12 @@ def _masking_rates(settings: PretrainSettings) -> list[Variant]:
         )
         for rate in (0.1, 0.15, 0.2, 0.3, 0.4)
     ]
+
+
+def _refuse_own_rates(settings: PretrainSettings, study: str) -> None:
+    if any(phase.masked_share is not None for phase in settings.phases):
+        what = f"the study {study} varies the masking rate, and a phase has its own"
+        raise UserError(what, "masked_share of --phases", "leave it out")
 
 
 def _sizes(settings: PretrainSettings) -> list[Variant]:
@@ -156,8 +163,10 @@ BLOCK = "block"
 
 
 def _blocks(settings: PretrainSettings) -> list[Variant]:
-    del settings
-    modern = {"model.block": "modern", "model.position_embedding": "rotary"}
+    """Each with the dropout that it has by default, unless one was given for both."""
+    modern: dict[str, Any] = {"model.block": "modern", "model.position_embedding": "rotary"}
+    given = settings.model.model_fields_set
+    modern |= {f"model.{name}": 0.0 for name in DROPOUT if name not in given}
     return [
         Variant("bert", "the paper's block", {"model.block": "bert"}, is_reference=True),
         Variant("modern", "modern block", modern),
@@ -167,12 +176,10 @@ def _blocks(settings: PretrainSettings) -> list[Variant]:
 def _recipes(settings: PretrainSettings) -> list[Variant]:
     """What newer recipes do otherwise, each alone; all are measured on the same held-out rows.
 
-    Raises `UserError` for masking rates that cannot be doubled.
+    Raises `UserError` for masking rates that cannot be doubled, or are a phase's own.
     """
     own = settings.rows.masked_share
-    if any(phase.masked_share is not None for phase in settings.phases):
-        what = "the study recipe varies the masking rate, and a phase has its own"
-        raise UserError(what, "masked_share of --phases", "leave it out")
+    _refuse_own_rates(settings, "recipe")
     if 2 * own >= 1:
         what = f"the study recipe doubles the masking rate, which is {own:.0%}"
         raise UserError(what, "--rows.masked_share", "train with less than 50%")
@@ -220,7 +227,8 @@ _FROM_SCRATCH = {
 
 def _adaptation(settings: PretrainSettings) -> list[Variant]:
     """The start model, adapted, as many steps on other text, and from scratch."""
-    one_step = {"sequence_length": settings.phases[-1].sequence_length, "steps": 1}
+    measured_as = {"sequence_length", "global_batch_size", "micro_batch_size"}
+    one_step = settings.phases[-1].model_dump(mode="json", include=measured_as) | {"steps": 1}
     unchanged = {"phases": [one_step], "optimizer.peak_learning_rate": _NO_LEARNING_RATE}
     return [
         Variant("start", "start model", unchanged, "RoBERTa", is_reference=True, is_trained=False),
@@ -262,6 +270,7 @@ STUDIES: dict[str, Study] = {
         ("model.block", "model.position_embedding"),
         BLOCKS,
         _blocks,
+        tuple(f"model.{name}" for name in DROPOUT),
     ),
     "recipe": Study(
         "Which parts of newer recipes help here?",

@@ -168,7 +168,8 @@ def finetuning_parts(
         step_flops=step_flops,
         evaluation=evaluation,
         total_steps=total_steps,
-        data_hash=data.sha256,
+        steps_left=lambda step: total_steps - step,
+        input_hashes={"data_hash": data.sha256},
         out_of_memory_remedy=(
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
         ),

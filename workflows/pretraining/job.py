@@ -29,6 +29,7 @@ from workflows.runs.tracker import DatasetInput
 from workflows.settings import differences, given_names, parse_command_line
 
 if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
     from workflows.training.run import WorkerJob
 
 
@@ -78,6 +79,8 @@ class PretrainingJob:
     title: str = ""
     start: Start | None = None
     teacher: EncoderFolder | None = None
+    decayed: "CheckpointInfo | None" = None
+    """The checkpoint that the learning rate falls from."""
 
     @property
     def source(self) -> str:
@@ -126,6 +129,8 @@ class PretrainingJob:
         if self.teacher is not None:
             tags["teacher.name"] = self.teacher.version or model_name(self.teacher.path)
             tags["teacher.sha256"] = self.teacher.sha256
+        if settings.decay_from is not None:
+            tags["decay_from.sha256"] = file_sha256(settings.decay_from / MANIFEST)
         if settings.replay is not None:
             tags["replay.sha256"] = open_shards(settings.replay, "train").data_hash
         return params, tags, DatasetInput("train", shards.data_hash, self.source)
@@ -309,11 +314,11 @@ def described_pieces(start: Start, shards: TokenShards) -> list[str]:
     return [f"pieces   {new:,} new: {after:.3f} tokens a word instead of {before:.3f}"]
 
 
-def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
+def checkpoint_to_decay(settings: PretrainSettings, path: Path, tokenizer_hash: str) -> str:
     """The sha256 of a checkpoint that the learning rate falls from.
 
-    Raises `UserError` where it is damaged, of another model, learning rate or other rows than the
-    first phase has, or not of the stable part of a schedule.
+    Raises `UserError` where it is damaged, of another model, learning rate, tokenizer or other rows
+    than the first phase has, or not of the stable part of a schedule.
     """
     from bert_core.training.checkpoint import read_checkpoint  # loads torch
 
@@ -339,6 +344,13 @@ def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
             "the checkpoint was made with other settings",
             f"--decay_from {path}",
             f"keep them: {changed[0]}",
+        )
+    if info.extra.get("tokenizer_hash", tokenizer_hash) != tokenizer_hash:  # older ones have none
+        raise UserError(
+            "the shards were made with another tokenizer than the checkpoint's",
+            f"--decay_from {path}",
+            "give the same shards, or prepare the text with workflows/prepare.py --tokenizer SHARDS"
+            " of the run before",
         )
     return file_sha256(path / MANIFEST)
 

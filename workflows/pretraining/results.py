@@ -16,7 +16,8 @@ from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
-from workflows.pretraining.job import PretrainingJob, Start
+from workflows.model_location import model_name
+from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.sections import described_phases
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import initial_model, set_rope_theta
@@ -83,10 +84,12 @@ def pretraining_card(
     tags = {"Teacher": tags.get("teacher.name"), "Teacher SHA-256": tags.get("teacher.sha256")}
     return model_card(
         name=settings.tracking.register_as or job.folder.name,
-        summary=_summary(settings, job.start),
+        summary=_summary(job),
         data={
             **({} if job.start is None else {"Start model": job.start.name}),
+            **({} if job.decayed is None else {"Decayed from": _checkpoint_text(job.decayed)}),
             "Text": job.source,
+            **({} if settings.replay is None else {"Replay": _replay_text(settings)}),
             "Documents": shards.num_documents,
             "Tokens": shards.num_tokens,
             "SHA-256 of the shards' index": shards.data_hash,
@@ -95,7 +98,7 @@ def pretraining_card(
         recipe={
             "Objective": settings.rows.described,
             "Steps x length": described_phases(settings.phases),
-            "Rows per step": settings.batch.global_batch_size,
+            "Rows per step": " to ".join(f"{count:,}" for count in settings.rows_per_step),
             "Optimizer": settings.optimizer.name,
             "Peak learning rate": settings.optimizer.peak_learning_rate,
             "Warm-up steps": settings.warmup_steps,
@@ -112,10 +115,31 @@ def pretraining_card(
     )
 
 
-def _summary(settings: PretrainSettings, start: Start | None) -> str:
+def _checkpoint_text(decayed: CheckpointInfo) -> str:
+    """Run and step of a checkpoint, and what it had been trained on."""
+    return (
+        f"{model_name(decayed.path.parents[1])}, step {decayed.step:,}, after "
+        f"{decayed.num_rows_seen:,} rows and {decayed.num_tokens_seen:,} tokens, which are not "
+        "counted below"
+    )
+
+
+def _replay_text(settings: PretrainSettings) -> str:
+    assert settings.replay is not None
+    return f"{settings.replay.absolute().name}, {settings.replay_share:.0%} of the rows"
+
+
+def _summary(job: PretrainingJob) -> str:
+    settings, start = job.settings, job.start
     size = settings.model.described
     if start is not None:
         return f"{start.name} ({size}), with its pre-training continued with Bertline."
+    if job.decayed is not None:
+        run = model_name(job.decayed.path.parents[1])
+        return (
+            f"A BERT encoder ({size}) pre-trained with Bertline: the end of the run {run}, in which"
+            " the learning rate falls."
+        )
     if settings.rows.objective != "left_to_right":
         return f"A BERT encoder ({size}) pre-trained from scratch with Bertline."
     return (

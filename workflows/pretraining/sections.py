@@ -21,8 +21,8 @@ from bert_core.config import (
 )
 from bert_core.strict_files import first_fault
 
-_DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-_OPEN = (*_DROPOUT, "max_position_embeddings", "global_rope_theta")
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_OPEN = (*DROPOUT, "max_position_embeddings", "global_rope_theta")
 """What may differ from a start model."""
 
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -102,7 +102,7 @@ class ModelSettings(BaseModel):
     @classmethod
     def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
         if isinstance(values, dict) and values.get("block") == "modern":
-            return dict.fromkeys(_DROPOUT, 0.0) | {"position_embedding": "rotary"} | values
+            return dict.fromkeys(DROPOUT, 0.0) | {"position_embedding": "rotary"} | values
         return values
 
     @model_validator(mode="after")
@@ -194,7 +194,7 @@ class ModelSettings(BaseModel):
                 "no position table is extended: raise --model.max_position_embeddings above "
                 f"{positions}, or leave out --model.position_extension"
             )
-        followed = {*asked, *own, "max_position_embeddings", *_DROPOUT} - ({*_OPEN} & given)
+        followed = {*asked, *own, "max_position_embeddings", *DROPOUT} - ({*_OPEN} & given)
         values = {name: getattr(start, name) for name in followed} | {"block": block}
         shape = {name: getattr(start, name) for name in _SHAPE}
         sizes = (size for size in SIZES if _published(size, block) == shape)
@@ -203,7 +203,7 @@ class ModelSettings(BaseModel):
     @property
     def changes(self) -> dict[str, float]:
         """What a start model computes otherwise than its folder says."""
-        names = _DROPOUT if self.block == "bert" else (*_DROPOUT, "global_rope_theta")
+        names = DROPOUT if self.block == "bert" else (*DROPOUT, "global_rope_theta")
         return {name: getattr(self, name) for name in names}
 
     def _shape(self) -> dict[str, int]:

@@ -310,6 +310,12 @@ class PretrainSettings(RunSettings):
         """Rows of a step of the phase with the smallest batch."""
         return min(batch.global_batch_size for batch in self.batches)
 
+    @property
+    def rows_per_step(self) -> list[int]:
+        """The rows of a step: one number, or the fewest and the most of all phases."""
+        sizes = {batch.global_batch_size for batch in self.batches}
+        return sorted({min(sizes), max(sizes)})
+
     def with_rows_for_every_worker(self) -> Self:
         """These settings with no more workers, at most, than a step has rows in every phase."""
         cluster, rows = self.cluster, self.fewest_rows
@@ -473,15 +479,17 @@ def out_of_memory_remedy(settings: PretrainSettings) -> str:
     """What makes a step fit: the same run with less in memory, or else another one."""
     if settings.recompute == "nothing" and settings.cluster.tpu is None:
         return "add --recompute layers to the same command"
-    return lower_micro_batch(settings)
+    pairs = zip(settings.phases, settings.batches, strict=True)
+    sizes = [phase.sequence_length * batch.rows_at_once for phase, batch in pairs]
+    return lower_micro_batch(settings, sizes.index(max(sizes)))
 
 
-def lower_micro_batch(settings: PretrainSettings) -> str:
-    """How to compute less at once: in another run, since it changes the order of the sums."""
-    size = max(
-        batch.rows_of_a_bin if batch.packed else batch.micro_batch_size
-        for batch in settings.batches
-    )
+def lower_micro_batch(settings: PretrainSettings, phase: int) -> str:
+    """How to compute less at once in a phase: in another run, as the order of sums changes."""
+    size = settings.batches[phase].rows_at_once
     if size == 1:
         return "start a run under another --name with shorter --phases or a smaller --model.size"
-    return f"start a run under another --name with --batch.micro_batch_size below {size}"
+    where = "--batch.micro_batch_size"
+    if settings.phases[phase].micro_batch_size is not None:
+        where = f"micro_batch_size of phase {phase + 1} in --phases"
+    return f"start a run under another --name with {where} below {size}"

@@ -94,7 +94,11 @@ def pretraining_parts(
         evaluation=HeldOutEvaluation(settings, rows, model, backend, worker.device, other=other),
         evaluates_first=start is not None and not worker.through_xla,  # it has no weights yet
         total_steps=settings.total_steps,
-        data_hash=rows.shards.data_hash,
+        steps_left=lambda step: steps_left(settings, step),
+        input_hashes={
+            "data_hash": rows.shards.data_hash,
+            "tokenizer_hash": rows.shards.tokenizer_hash,
+        },
         out_of_memory_remedy=out_of_memory_remedy(settings),
     )
 
@@ -139,7 +143,7 @@ def _loss(settings: PretrainSettings, device: torch.device, teacher: Path | None
     if settings.compile and device.type == "cuda":
         # The programs of an earlier run in this process count against the compiler's limit.
         torch.compiler.reset()
-        return compiled(compute_loss)
+        return compiled(compute_loss, num_shapes=len(settings.phases))
     return compute_loss
 
 
@@ -173,6 +177,21 @@ def learning_rate(settings: PretrainSettings, step: int) -> float:
     else:
         share = linear_schedule(step, total_steps=total, warmup_steps=warmup)
     return optimizer.peak_learning_rate * share
+
+
+def steps_left(settings: PretrainSettings, step: int) -> float:
+    """The steps after `step` finished ones, in steps of the last one's size.
+
+    A step of more and longer rows counts as so many times their slots.
+    """
+    pairs = zip(settings.phases, settings.batches, strict=True)
+    slots = [batch.global_batch_size * phase.sequence_length for phase, batch in pairs]
+    own = slots[settings.phase_at(max(step - 1, 0))[0]]
+    left, end = 0.0, 0
+    for phase, each in zip(settings.phases, slots, strict=True):
+        end += phase.steps
+        left += min(phase.steps, max(0, end - step)) * each / own
+    return left
 
 
 def step_metrics(result: StepResult, objective: Objective) -> dict[str, float]:

@@ -169,7 +169,10 @@ class RunParts:
     """FLOPs of one step, all ranks together."""
     evaluation: Evaluation
     total_steps: int
-    data_hash: str
+    steps_left: Callable[[int], float]
+    """The steps after so many finished ones, in steps of the last one's size."""
+    input_hashes: Mapping[str, str]
+    """Of what the run reads, for its checkpoints."""
     out_of_memory_remedy: str
     evaluates_first: bool = False
     """Whether the state before the first step is measured, too, at step 0."""
@@ -198,7 +201,7 @@ class TrainingRun:
         self.folder = RunFolder(folder)
         self.remote = remote
         self.messages: list[str] = []
-        self._throughput = Throughput(parts.backend, worker.world_size, parts.total_steps)
+        self._throughput = Throughput(parts.backend, worker.world_size, parts.steps_left)
         self._unread: list[StepResult] = []
         self._progress = RunProgress(total_steps=parts.total_steps)
         self._published = 0.0
@@ -325,7 +328,7 @@ class TrainingRun:
                 parts.backend.current_state(parts.state),
                 extra={
                     "settings": settings.model_dump(mode="json"),
-                    "data_hash": parts.data_hash,
+                    **parts.input_hashes,
                     "total_steps": parts.state.step if is_last else parts.total_steps,
                     "planned_steps": parts.total_steps,
                     "used_seconds": self._throughput.usage(),
@@ -407,10 +410,12 @@ def agreed_checkpoint(
 class Throughput:
     """Rates over the last steps, and the time that the run has used."""
 
-    def __init__(self, backend: Backend, world_size: int, total_steps: int) -> None:
+    def __init__(
+        self, backend: Backend, world_size: int, steps_left: Callable[[int], float]
+    ) -> None:
         self._backend = backend
         self._world_size = world_size
-        self._total_steps = total_steps
+        self._steps_left = steps_left
         self._steps: deque[tuple[float, int, int, float]] = deque(maxlen=RECENT_STEPS)
         self._last = 0.0
         self._peak, self._num_peaks = 0.0, 0
@@ -462,5 +467,5 @@ class Throughput:
             padding_share=1 - tokens / slots,
             mfu=flops / seconds / self._peak,
             memory_bytes=self._backend.memory_bytes(),
-            eta_seconds=(self._total_steps - step) * seconds / len(self._steps),
+            eta_seconds=self._steps_left(step) * seconds / len(self._steps),
         )

@@ -36,6 +36,7 @@ from bert_core.training.checkpoint_folder import (
     checkpoint_step,
     committed_checkpoints,
     damage,
+    keep,
     remove,
     remove_leftovers,
     seal,
@@ -224,6 +225,18 @@ def test_the_newest_are_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000030", "step-100000000"]
     assert newest_checkpoint(tmp_path) == (tmp_path / "step-100000000", [])
     assert newest_checkpoint(tmp_path / "absent") == (None, [])
+
+
+def test_one_that_another_run_begins_with_stays(tmp_path):
+    state = tiny_state()
+    for step in (1, 2, 3):
+        state.step = step
+        path = save(tmp_path, state, keep=1)
+        if step == 1:
+            keep(path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+    load_checkpoint(tmp_path / "step-00000001", state)
+    assert state.step == 1
 
 
 def test_a_damaged_later_one_that_was_passed_over_displaces_no_whole_one(tmp_path):

@@ -32,7 +32,7 @@ from training_processes import (
 
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import load_checkpoint
-from bert_core.training.loop import NonFiniteLossError, Readings
+from bert_core.training.loop import NonFiniteLossError, Readings, compiled
 from bert_core.training.ranks import number_of_rank_zero
 
 
@@ -196,6 +196,21 @@ def test_a_compiled_loss_gives_one_ranks_gradient(tmp_path):
         for name, gradient in gradients_of(alone).items():
             for rank in ranks:
                 assert (rank[number][name] - gradient).norm() <= 1e-9 * gradient.norm(), name
+
+
+def test_as_many_shapes_are_compiled_as_a_run_has(monkeypatch):
+    from torch._dynamo import config
+
+    monkeypatch.setattr(config, "recompile_limit", 2)
+    torch.compiler.reset()
+    count, model = 12, tiny_state().model.eval()
+    loss = compiled(tiny_loss, num_shapes=count, backend="eager")
+    for rows in range(2, 2 + count):
+        counts = {"num_predictions": rows, "num_rows": rows}
+        batch = tiny_batch(0, 0, rows)
+        torch.testing.assert_close(
+            loss(model, batch, **counts)[0], tiny_loss(model, batch, **counts)[0]
+        )
 
 
 def test_pauses_for_evaluation_and_a_fresh_start_change_no_bit(tmp_path):

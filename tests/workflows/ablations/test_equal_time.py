@@ -94,7 +94,7 @@ def test_both_blocks_are_trained_for_the_same_time_and_compared(
     assert papers.is_reference and papers.question == modern.question
     for variant in outcome.variants:
         minutes, loss = minutes_curve(variant)[-1]
-        assert minutes == pytest.approx(variant.seconds / 60)
+        assert minutes == pytest.approx(0.05, rel=0.2), "a step too many or too few of a few"
         assert loss == pytest.approx(variant.figures["heldout/masked_token_loss"])
     findings = write_ablation_report(outcome, tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
@@ -231,9 +231,11 @@ def test_no_two_variants_have_one_color():
 
 
 def test_minutes_are_those_of_the_phase_that_a_step_is_of():
-    phases = (TimedPhase(128, 200, 0.1), TimedPhase(512, 100, 0.8))  # 20 seconds, then 80
+    phases = (TimedPhase(128, 200, 3.6), TimedPhase(512, 100, 28.8))  # 12 minutes, then 48
     curve = [(100, 4.0), (200, 2.9), (250, 2.8), (300, 2.5)]
     outcome = of_an_hour([[*curve[:-1], (300, 2.95)], curve], phases)
+    slow = [replace(each, seconds=2 * each.seconds) for each in outcome.variants]
+    outcome = replace(outcome, variants=tuple(slow))  # evaluation and others' use of the machine
     assert [round(minutes, 6) for minutes, _ in minutes_curve(outcome.variants[1])] == [
         6,
         12,

@@ -192,7 +192,8 @@ def test_other_sizes_are_as_many_times_their_own():
 
 
 def test_both_blocks_read_one_text_and_differ_in_nothing_else():
-    settings = parsed("--study", "block", "--model.hidden_dropout_prob", "0.05")
+    given = ("--model.hidden_dropout_prob", "0.05")
+    settings = parsed("--study", "block", "--preset", "mini", *given)
     assert (settings.rows.objective, settings.rows.input_format) == ("mlm", "full_sentences")
     papers, modern = (
         variant_settings(settings, variant) for variant in chosen_variants("block", settings, ())
@@ -200,6 +201,8 @@ def test_both_blocks_read_one_text_and_differ_in_nothing_else():
     assert modern.model.block == "modern" and papers.model.block == "bert"
     assert papers.rows == modern.rows and papers.optimizer == modern.optimizer
     assert papers.model.hidden_dropout_prob == modern.model.hidden_dropout_prob == 0.05
+    dropout = [each.model.attention_probs_dropout_prob for each in (papers, modern)]
+    assert dropout == [0.1, 0.0], "what neither was given is each block's own"
     (_, last) = chosen_variants("block", settings_of(), ())
     with pytest.raises(UserError, match="both ways"):
         variant_settings(settings_of(), last)
@@ -254,16 +257,29 @@ def test_variants_of_a_recipe_mask_more_than_is_trained_whatever_is_held_out():
     assert len({*recipes}) == len(recipes)
 
 
+OWN_RATE = {"phases": [{"sequence_length": 64, "steps": 9, "masked_share": 0.2}]}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("study", "changes"),
     [
-        {"rows": {"masked_share": 0.5}},
-        {"phases": [{"sequence_length": 64, "steps": 9, "masked_share": 0.2}]},
+        ("recipe", {"rows": {"masked_share": 0.5}}),
+        ("recipe", OWN_RATE),
+        ("masking_rate", OWN_RATE),  # it would be that of all variants
     ],
 )
-def test_a_recipe_whose_masks_cannot_be_doubled_is_refused(changes):
+def test_a_study_of_masks_that_cannot_be_varied_is_refused(study, changes):
     with pytest.raises(UserError, match="masking rate"):
-        find_study("recipe").variants(PretrainSettings(**changes))
+        find_study(study).variants(PretrainSettings(**changes))
+
+
+def test_a_start_model_is_measured_in_the_batches_of_the_last_phase():
+    last = {"sequence_length": 128, "steps": 9, "global_batch_size": 8, "micro_batch_size": 1}
+    phases = [{"sequence_length": 64, "steps": 9}, last]
+    settings = PretrainSettings(phases=phases)
+    start, adapted, *_ = find_study("adaptation").variants(settings)
+    (measured,) = variant_settings(settings, start).batches
+    assert measured == variant_settings(settings, adapted).batches[-1]
 
 
 def test_some_variants_come_with_the_reference_in_the_studys_order():

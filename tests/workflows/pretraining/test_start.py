@@ -15,7 +15,7 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.new_pieces import extend_tokenizer
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.checkpoint_folder import MANIFEST
+from bert_core.training.checkpoint_folder import KEPT, MANIFEST
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.job import (
     checkpoint_to_decay,
@@ -275,11 +275,15 @@ def test_several_runs_end_from_one_stable_checkpoint(run_of, tmp_path):
 
     checkpoint = stable.checkpoints / "step-00000005"
     decay = run_of("decay", decay_from=checkpoint, phases=SHORT)
+    job = opened(decay)
+    assert (checkpoint / KEPT).exists(), "each start of the decay begins with it"
     train_here(decay, 1)
     train_here(decay)
+    (decay.folder / "artifacts").mkdir()
+    card = write_results(job).card
+    assert "Decayed from" in card and "stable, step 5, after 40 rows" in card
     rates = rates_of(decay)
     assert rates == pytest.approx([1e-3, 2e-3 / 3, 1e-3 / 3])
-    job = opened(decay)
     assert job.settings.warmup_steps == 0
     other = run_of("decay", decay_from=stable.checkpoints / "step-00000010", phases=SHORT)
     with pytest.raises(UserError, match="decay_from: "):
@@ -308,15 +312,24 @@ def decays_from(monkeypatch, tmp_path):
         {"model": {"block": "modern"}, "phases": MODERN_PHASES, "optimizer": schedule}
     )
 
-    def opens(step, **settings):
+    def opens(step, *, tokenizer="same", **settings):
         extra = {"settings": whole.model_dump(mode="json")}
+        extra |= {} if tokenizer is None else {"tokenizer_hash": tokenizer}
         info = SimpleNamespace(step=step, extra=extra)
         monkeypatch.setattr("bert_core.training.checkpoint.read_checkpoint", lambda _: info)
         given = {"model": {"block": "modern"}, "decay_from": tmp_path} | settings
-        return checkpoint_to_decay(PretrainSettings.model_validate(given), tmp_path)
+        return checkpoint_to_decay(PretrainSettings.model_validate(given), tmp_path, "same")
 
     (tmp_path / MANIFEST).write_text("{}")
     return opens
+
+
+def test_a_decay_reads_shards_of_the_checkpoints_tokenizer(decays_from):
+    phases = MODERN_PHASES[:1]
+    assert decays_from(60, phases=phases)
+    assert decays_from(60, phases=phases, tokenizer=None), "of a run that did not note it"
+    with pytest.raises(UserError, match="another tokenizer"):
+        decays_from(60, phases=phases, tokenizer="other")
 
 
 def test_a_decay_has_the_masks_and_rotations_of_the_checkpoints_phase(decays_from):

@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from workflows.pretraining.worker import (
     _loss,
     pretraining_parts,
     step_metrics,
+    steps_left,
 )
 from workflows.settings import parse_command_line
 from workflows.training.run import backend_of
@@ -192,6 +192,33 @@ def test_all_phases_of_one_length_are_measured_on_the_same_rows(rows_of):
     assert held_out[0] == held_out[1] == held_out[2]
 
 
+def test_held_out_rows_are_read_in_passes_that_memory_has_room_for(rows_of, monkeypatch):
+    monkeypatch.setattr("bert_core.text.batches._MOST_TOKENS", 5 * 16)
+    source = rows_of((1, {"global_batch_size": 2, "micro_batch_size": 8}))._training(0)
+    sizes = [len(batch.next_sentence) for batch in source.epoch_zero(64)]
+    assert max(sizes) == 5, "not 8, and more than the 2 of training"
+
+
+def test_the_time_left_counts_rows_and_lengths():
+    phases = [
+        {"sequence_length": 128, "steps": 100, "global_batch_size": 64},
+        {"sequence_length": 128, "steps": 50},
+        {"sequence_length": 512, "steps": 10},
+    ]
+    settings = PretrainSettings(phases=phases, batch={"global_batch_size": 256})
+    left = [steps_left(settings, step) for step in (0, 60, 100, 101, 150, 151, 160)]
+    of_second, of_last = 4, 16  # in steps of the first phase
+    assert left == [
+        100 + 50 * of_second + 10 * of_last,
+        40 + 50 * of_second + 10 * of_last,
+        50 * of_second + 10 * of_last,  # the last step was of the first phase
+        49 + 10 * of_last / of_second,
+        10 * of_last / of_second,
+        9,
+        0,
+    ]
+
+
 def test_a_decay_does_not_begin_with_the_rows_that_its_run_began_with(rows_of, tmp_path):
     rows = rows_of((4, {}))
     begun = predicted(rows)
@@ -202,7 +229,7 @@ def test_a_decay_does_not_begin_with_the_rows_that_its_run_began_with(rows_of, t
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_the_loss_is_compiled_for_cuda_where_the_settings_say_so(device, compile_it):
-    settings = SimpleNamespace(compile=compile_it)
+    settings = PretrainSettings(compile=compile_it)
     plain = _loss(settings, torch.device(device)) is compute_loss
     assert plain == (device == "cpu" or not compile_it)
 

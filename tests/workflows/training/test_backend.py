@@ -28,7 +28,7 @@ def backend():
 
 
 def test_rates_are_of_real_tokens_in_the_time_they_took(backend):
-    throughput = Throughput(backend, 2, total_steps=10)
+    throughput = Throughput(backend, 2, lambda step: 10 - step)
     throughput.start()
     begin = time.perf_counter()
     for step in (1, 2, 3):
@@ -45,7 +45,7 @@ def test_rates_are_of_real_tokens_in_the_time_they_took(backend):
 
 
 def test_pauses_count_as_use_but_not_as_speed(backend):
-    throughput = Throughput(backend, 2, total_steps=10)
+    throughput = Throughput(backend, 2, lambda step: 10 - step)
     throughput.start(earlier_seconds=100.0)
     throughput.add(result(1), FLOPS)
     with throughput.paused():
@@ -90,6 +90,6 @@ def test_utilization_is_relative_to_the_device_that_computes(monkeypatch, throug
     monkeypatch.setattr(XlaBackend, "peak_flops", lambda _: 5e12)
     monkeypatch.setattr(TorchBackend, "peak_flops", lambda _: 3e12)
     worker = Worker(0, 4, CPU, None, through_xla=through_xla)
-    throughput = Throughput(backend_of(worker, PretrainSettings()), 4, total_steps=10)
+    throughput = Throughput(backend_of(worker, PretrainSettings()), 4, lambda _: 0)
     throughput.start()
     assert throughput._peak == (20e12 if through_xla else 12e12)
