@@ -165,9 +165,12 @@ class Engine:
         inputs: Inputs,
         overflow: OverflowOrError,
         work_of: Callable[[EncodedRows], Work] | None = None,
+        *,
+        of_its_task: bool = True,
     ) -> list[Prediction]:
         """A prediction for each item, by the head of the model's task unless `work_of` is another.
 
+        Drift counts those `of_its_task` alone: others need not be like what it was trained on.
         With the overflow `error` the codec cuts, and what was cut is refused. Raises
         `RequestError`, `OverloadedError` or `DeadlineError`.
         """
@@ -183,7 +186,8 @@ class Engine:
             found = await self._run(is_long, partial(codec.decode, outputs, rows, inputs.items))
         self.metrics.count_truncated(model.name, rows.num_truncated)
         if work.targets is None:  # else a text has a row for each of its tokens
-            self.drift.note(model, rows, found if work_of is None else None)
+            is_own = of_its_task and work_of is None
+            self.drift.note(model, rows, found if is_own else None)
         shadow = self.traffic.shadow_of(model) if work_of is None else None
         if shadow is not None:
             seconds = self.limits.deadline_seconds

@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,7 +17,7 @@ from http import HTTPStatus
 from typing import Any
 
 import httpx2
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from serving.client.routes import Info
 from serving.limits import Limits
@@ -299,18 +300,27 @@ def refused(problem: Problem, reply: Reply) -> RefusalError:
     return RefusalError(problem, reply.attempts, reply.seconds, request_id)
 
 
+class _Message(BaseModel):
+    """What the reranking routes say instead of a problem document: one sentence."""
+
+    message: str
+
+
 def problem_in(reply: Reply) -> Problem:
-    """Returns the problem document of a refusal, or one built from its status alone."""
-    try:
+    """Returns the problem document of a refusal, or one built from its message or its status."""
+    with suppress(ValidationError):
         return Problem.model_validate_json(reply.body)
-    except ValidationError:
-        known = reply.status in list(HTTPStatus)
-        return Problem(
-            title=HTTPStatus(reply.status).phrase if known else "Refused",
-            status=reply.status,
-            detail="no problem document, so this does not come from the server itself",
-            remedy="check the proxy in front of the server, and the address",
-        )
+    known = reply.status in list(HTTPStatus)
+    title = HTTPStatus(reply.status).phrase if known else "Refused"
+    with suppress(ValidationError):
+        message = _Message.model_validate_json(reply.body).message
+        return Problem(title=title, status=reply.status, detail=message)
+    return Problem(
+        title=title,
+        status=reply.status,
+        detail="no problem document, so this does not come from the server itself",
+        remedy="check the proxy in front of the server, and the address",
+    )
 
 
 def info_of(reply: Reply, address: str) -> Info:

@@ -178,7 +178,8 @@ class ZeroShotRoutes(Routes):
             name_of=lambda number: inputs.name_of(number // len(asked)),
         )
         task = task.model_copy(update={"overflow": cutting(overflow)})
-        found = await self._engine.ask(served, LabelScores(task, "none"), pairs, overflow)
+        codec = LabelScores(task, "none")
+        found = await self._engine.ask(served, codec, pairs, overflow, of_its_task=False)
         of_texts = [found[begin : begin + len(asked)] for begin in range(0, len(found), len(asked))]
         scores = [
             label_scores(

@@ -19,6 +19,7 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training_statistics import (
     ANSWER,
     LENGTH_EDGES,
@@ -76,10 +77,11 @@ class Drift:
         """Counts texts, given as rows, and the answers of the model's task to them.
 
         None is found by other heads, nor where features are asked for. Of a fine-tuned model such
-        texts do not count: they need not be like those of its task.
+        texts do not count, unless features are its task: they need not be like those of its task.
         """
         figures = self._figures.get(model)
-        if figures is not None and (found is not None or model.task is None):
+        of_features = model.task is None or isinstance(model.task, TextEmbedding)
+        if figures is not None and (found is not None or of_features):
             figures.note(rows, found or ())
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:

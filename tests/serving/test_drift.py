@@ -13,7 +13,7 @@ from running import SMALL_TASKS
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.answers import LabelScores
-from bert_core.tasks.catalog import task_config
+from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.classification import Text
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
@@ -145,14 +145,17 @@ def test_questions_may_have_no_answer(models, figures):
     assert figures.of(taught, "found_labels_total", label="answer") == 2
 
 
-def test_features_count_for_models_without_a_task(models, figures):
+def test_features_count_for_models_whose_task_they_are(models, figures):
     tokens = cut_texts(models["encoder"].tokenizer, ["the cat", LONG], offsets=False)
     tokenizer = models["encoder"].tokenizer
     rows = unit_rows(tokens, tokenizer, unit="text", pooling="mean", max_length=64).rows
-    for model in (models["encoder"], models["sentiment"]):
+    embedding = replace(models["encoder"], name="search", task=TASKS["embedding"])
+    figures.drift.add(embedding, is_active=True)
+    for model in (models["encoder"], models["sentiment"], embedding):
         figures.drift.note(model, rows, None)
     assert figures.of(models["encoder"], "text_length_count") == 2
     assert figures.of(models["sentiment"], "text_length_count") == 0
+    assert figures.of(embedding, "text_length_count") == 2, "features are its task"
 
 
 def test_the_index_is_of_the_last_texts_and_tells_of_change(models, figures):

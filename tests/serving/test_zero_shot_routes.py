@@ -41,6 +41,26 @@ def test_scores_are_those_of_transformers(server, theirs, multi_label):
         assert first["label"] == expected["labels"][0]
 
 
+def test_they_are_no_drift_of_the_entailment_model(server):
+    def num_counted():
+        (lengths,) = (
+            family
+            for family in server.engine.drift.collect()
+            if family.name == "bertline_text_length"
+        )
+        return sum(
+            sample.value
+            for sample in lengths.samples
+            if sample.labels["model"] == "entailment" and sample.name.endswith("_count")
+        )
+
+    before = num_counted()
+    server.ask("/v1/zero-shot", {"inputs": TEXT, "labels": LABELS})
+    assert num_counted() == before, "a label is no hypothesis like those it was trained on"
+    server.ask("/v1/classify", {"inputs": {"text": TEXT, "text_pair": "a"}, "model": "entailment"})
+    assert num_counted() == before + 1
+
+
 @pytest.mark.parametrize("label", LABELS)
 def test_a_single_label_has_a_probability_of_its_own(server, theirs, label):
     (wanted,) = theirs(TEXT, [label], hypothesis_template=TEMPLATE)["scores"]

@@ -210,6 +210,19 @@ def test_promtool_takes_the_file(name, tmp_path):
     assert complaint(name, document(FOLDER / name), tmp_path) == ""
 
 
+def test_the_tests_of_alerts_expect_their_remedies():
+    """As promtool compares them, which is not everywhere."""
+    tested = set()
+    for test in document(FOLDER / "rules_test.yaml")["tests"]:
+        for case in test["alert_rule_test"]:
+            for alert in case["exp_alerts"]:
+                words = rules()[case["alertname"]]["annotations"]["remedy"].split("{{ $value }}")
+                pattern = r"\S+".join(map(re.escape, words))
+                assert re.fullmatch(pattern, alert["exp_annotations"]["remedy"]), case
+                tested.add(case["alertname"])
+    assert tested == rules().keys()
+
+
 def test_no_prometheus_file_is_left_out():
     grafana = FOLDER / "grafana"
     assert {path.name for path in FOLDER.glob("*.yaml")} == CHECKS.keys()

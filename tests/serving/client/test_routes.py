@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from running import assert_alike
 
-from serving.client import TextPair, routes
+from serving.client import RefusalError, TextPair, routes
 from serving.client.routes import Classified, Features, Route
 from serving.engine import Engine
 from serving.routes.reranking import RerankRoutes
@@ -144,6 +144,12 @@ def test_documents_are_scored_in_their_order(server, client):
     assert [each.score for each in found] == pytest.approx([scores[n] for n in range(3)], abs=1e-6)
     one = client.relevance("the cat", TEXT)
     assert one.score == pytest.approx(scores[1], abs=1e-5) and one.model == "relevance"
+
+
+def test_a_refusal_to_score_says_why(client):
+    with pytest.raises(RefusalError, match="sentiment is no model for") as told:
+        client.relevance("the cat", TEXT, model="sentiment")
+    assert told.value.status == 422 and not told.value.remedy
 
 
 def test_each_text_is_explained_by_itself(client):
