@@ -27,6 +27,8 @@ POWERS = tuple(2**power for power in range(11))
 
 MICRO_BATCH_TOKENS = 65_536
 """The most that a device computes at once, and what its rate is measured with."""
+PRESET_ROWS = 256
+"""The micro-batch of the preset base-fast."""
 LOADER_SHARE = 0.97
 """The part of the rate of batches already in memory that a loader must reach. Assumed."""
 ASSUMED_SHARES = (0.45, 0.55, 0.65)

@@ -284,6 +284,12 @@ def test_packed_presets_fit_a_gpu_in_every_phase(preset):
         assert device_bytes(config, 64, phase.sequence_length) < 22e9
 
 
+def test_the_page_names_the_micro_batch_of_the_preset():
+    batch = parse_command_line(PretrainSettings, ["--preset", "base-fast"]).batch
+    assert batch.micro_batch_size == scaling.PRESET_ROWS
+    assert batch.global_batch_size == FAST.rows == 16 * batch.rows_of_a_bin
+
+
 def test_the_formula_of_the_page():
     config = SIZES["base"]
     hidden, heads, layers = 768, 12, 12
