@@ -84,7 +84,7 @@ def open_finetuning(
     parts = finetuning_parts(
         read, encoder, worker, folder, features=features, teaching=teaching, data=task_data
     )
-    if parts.data_hash != data_sha256:
+    if parts.input_hashes["data_hash"] != data_sha256:
         raise UserError("the data changed while the run was starting", read.data_name, "repeat")
     return parts
 
