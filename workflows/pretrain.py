@@ -97,9 +97,8 @@ def opened_pretraining(
         if settings.decay_from is not None:
             from bert_core.training.checkpoint import read_checkpoint  # loads torch
 
-            checkpoint_folder.keep(
-                settings.decay_from
-            )  # a later start of this run begins with it, too
+            # A later start of this run begins with it, too.
+            checkpoint_folder.keep(settings.decay_from)
             job.decayed = read_checkpoint(settings.decay_from)
         yield job
 

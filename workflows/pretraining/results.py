@@ -16,7 +16,6 @@ from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
-from workflows.model_location import model_name
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.sections import described_phases
 from workflows.pretraining.settings import PretrainSettings
@@ -118,10 +117,14 @@ def pretraining_card(
 def _checkpoint_text(decayed: CheckpointInfo) -> str:
     """Run and step of a checkpoint, and what it had been trained on."""
     return (
-        f"{model_name(decayed.path.parents[1])}, step {decayed.step:,}, after "
+        f"{_run_of(decayed)}, step {decayed.step:,}, after "
         f"{decayed.num_rows_seen:,} rows and {decayed.num_tokens_seen:,} tokens, which are not "
         "counted below"
     )
+
+
+def _run_of(checkpoint: CheckpointInfo) -> str:
+    return checkpoint.path.resolve().parents[1].name
 
 
 def _replay_text(settings: PretrainSettings) -> str:
@@ -135,10 +138,9 @@ def _summary(job: PretrainingJob) -> str:
     if start is not None:
         return f"{start.name} ({size}), with its pre-training continued with Bertline."
     if job.decayed is not None:
-        run = model_name(job.decayed.path.parents[1])
         return (
-            f"A BERT encoder ({size}) pre-trained with Bertline: the end of the run {run}, in which"
-            " the learning rate falls."
+            f"A BERT encoder ({size}) pre-trained with Bertline: the end of the run "
+            f"{_run_of(job.decayed)}, in which the learning rate falls."
         )
     if settings.rows.objective != "left_to_right":
         return f"A BERT encoder ({size}) pre-trained from scratch with Bertline."
