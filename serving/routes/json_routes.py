@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
@@ -32,7 +32,7 @@ class Routes:
 
 def own_router(handlers: Mapping[str, Handlers]) -> APIRouter:
     """Our own routes, by their tags: JSON by POST, with their answers and refusals."""
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(refuse_parameters)])
     for tag, tagged in handlers.items():
         for path, (handler, answer) in tagged.items():
             router.add_api_route(
@@ -51,15 +51,21 @@ KNOWN = ("model",)
 
 async def refuse_unknown_parameters(request: Request) -> None:
     """For a router's `dependencies`: raises `RequestError` for the first that is unknown."""
+    remedy = "?model=NAME chooses a model, everything else is in the body"
     for name in request.query_params:
         if name not in KNOWN:
-            raise RequestError(
-                422,
-                "Unknown query parameter",
-                f"this address does not have it{nearest(name, KNOWN)}",
-                field=name[:64],
-                remedy="?model=NAME chooses a model, everything else is in the body",
-            )
+            raise _unknown(name, nearest(name, KNOWN), remedy)
+
+
+async def refuse_parameters(request: Request) -> None:
+    """The same for our own routes, which have all in the body: an ignored model would be wrong."""
+    for name in request.query_params:
+        raise _unknown(name, "", 'everything is in the body; "model" there chooses a model')
+
+
+def _unknown(name: str, similar: str, remedy: str) -> RequestError:
+    detail = f"this address does not have it{similar}"
+    return RequestError(422, "Unknown query parameter", detail, field=name[:64], remedy=remedy)
 
 
 _MEDIA_TYPE = "application/json"

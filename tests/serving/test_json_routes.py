@@ -294,6 +294,13 @@ def test_the_corrected_request_is_answered(server, path, refused, named, changed
 
 
 def test_the_query_parameter_that_a_remedy_names_is_taken(server):
-    status, problem = server.ask("/v1/classify?modle=sentiment", {"inputs": "a"})
-    assert status == 422 and "?model=NAME" in problem["remedy"]
+    status, problem = server.ask("/predict?modle=sentiment", {"inputs": "a"})
+    assert status == 422 and "?model=NAME" in str(problem)
     assert server.ask("/predict?model=sentiment", {"inputs": "a"})[0] == 200
+
+
+def test_our_own_routes_do_not_ignore_a_query_parameter(server):
+    body = {"inputs": "a", "model": "sentiment"}
+    status, problem = server.ask("/v1/classify?model=encoder", body)
+    assert (status, problem["field"]) == (422, "model") and "in the body" in problem["remedy"]
+    assert server.ask("/v1/classify", body)[0] == 200
