@@ -45,7 +45,6 @@ from workflows.pretraining.job import (
     tokens_per_word,
 )
 from workflows.pretraining.settings import PretrainSettings
-from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.journal import read_records
@@ -53,9 +52,8 @@ from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
 from workflows.sweeps.findings import number_of
-from workflows.sweeps.live_table import TableRow, step_text
 from workflows.sweeps.outcome import SweepOutcome
-from workflows.sweeps.planned import TRAINED, PlannedRun, PlannedRuns, unfinished
+from workflows.sweeps.planned import PlannedRun, PlannedRuns, unfinished
 from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings
 
 VARIANT = "variant"
@@ -182,6 +180,11 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
             )
         return flops
 
+    @cached_property
+    def used_seconds(self) -> float:
+        """What its training took, once finished; reading its checkpoint hashes all of it."""
+        return self.job.folder.last_checkpoint().extra["used_seconds"]
+
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes the model folder and the files next to it; no scheduler stops a pre-training."""
         assert not stopped_early
@@ -258,31 +261,6 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         with torch.device("meta"):
             encoder = Bert.for_pretraining(self.config).encoder
         return sum(parameter.numel() for parameter in encoder.parameters())
-
-
-def variant_row(planned: PlannedVariant) -> TableRow:
-    """A pre-training as a row of the live table: how far it is, and its loss on held-out text."""
-    progress, loss = planned.status.progress, ""
-    objective = planned.job.settings.rows.objective
-    figure = progress.metrics.get(f"heldout/{metric_name(objective, 'masked_token_loss')}")
-    state = step_text(progress)
-    result = ""
-    if planned.is_finished:
-        state = "trained"
-        seconds = planned.job.folder.last_checkpoint().extra["used_seconds"]
-        result = f"pre-trained, {duration(seconds)}"
-    if figure is not None:
-        loss = f"{figure:.3f}"
-        result += f", held-out loss {loss}" if result else ""
-    return TableRow(
-        name=planned.name,
-        title=planned.variant.title,
-        state=TRAINED if planned.is_finished else planned.status.state,
-        status=planned.status,
-        cost=planned.cost,
-        cells={"variant": planned.variant.title, "state": state, "held-out loss": loss},
-        result=result,
-    )
 
 
 KIND = "ablations"

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from workflows.ablations.ablation import Ablation, variant_row
+from bert_core.settings import metric_name
+from workflows.ablations.ablation import Ablation, PlannedVariant
 from workflows.ablations.settings import LearnedTask
+from workflows.progress import duration
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import JOURNAL_NAME
-from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
-from workflows.sweeps.planned import PlannedRun
+from workflows.sweeps.live_table import SweepTable, TableRow, step_text, trial_row
+from workflows.sweeps.planned import TRAINED, PlannedRun
 from workflows.sweeps.run import Driver, SweepRun, append_figures
 from workflows.sweeps.sweep import PlannedTrial, opened_sweep
 from workflows.training.job import refuse_a_full_disk
@@ -76,6 +78,30 @@ class AblationRun:
         row, title = trial_row(trial), variant.variant.title
         cells = {"variant": title, **{k: v for k, v in row.cells.items() if k != "model"}}
         return replace(row, title=f"{title}, seed {trial.seed}", cells=cells)
+
+
+def variant_row(planned: PlannedVariant) -> TableRow:
+    """A pre-training as a row of the live table: how far it is, and its loss on held-out text."""
+    progress, loss = planned.status.progress, ""
+    objective = planned.job.settings.rows.objective
+    figure = progress.metrics.get(f"heldout/{metric_name(objective, 'masked_token_loss')}")
+    state = step_text(progress)
+    result = ""
+    if planned.is_finished:
+        state = "trained"
+        result = f"pre-trained, {duration(planned.used_seconds)}"
+    if figure is not None:
+        loss = f"{figure:.3f}"
+        result += f", held-out loss {loss}" if result else ""
+    return TableRow(
+        name=planned.name,
+        title=planned.variant.title,
+        state=TRAINED if planned.is_finished else planned.status.state,
+        status=planned.status,
+        cost=planned.cost,
+        cells={"variant": planned.variant.title, "state": state, "held-out loss": loss},
+        result=result,
+    )
 
 
 def note_figures(ablation: Ablation) -> None:

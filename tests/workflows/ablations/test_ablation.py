@@ -16,8 +16,8 @@ from bert_core.model_folder import save_model_folder
 from bert_core.special_tokens import num_embeddings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
-from workflows.ablations.ablation import opened_ablation, variant_row
-from workflows.ablations.run import note_figures
+from workflows.ablations.ablation import opened_ablation
+from workflows.ablations.run import note_figures, variant_row
 from workflows.ablations.settings import parse
 from workflows.messages import RunProgress
 from workflows.pretrain import opened_pretraining
@@ -242,4 +242,9 @@ def test_a_row_of_the_table_says_how_far_it_is(trained):
     ended, summary = stream.getvalue().splitlines()
     assert ended.startswith("left to right  pre-trained, ") and ended.endswith("loss 3.500")
     assert summary == "2 of 3 pre-trainings done  1 running  ETA …"
+    checkpoints, moved = finished.job.folder.checkpoints, finished.job.folder.path / "moved"
+    checkpoints.rename(moved)
+    again = variant_row(finished)
+    moved.rename(checkpoints)
+    assert again.result in ended, "the table of every second has hashed the whole checkpoint"
     planned.status, finished.status = TrialStatus(), TrialStatus()
