@@ -1,4 +1,4 @@
-"""The special tokens of a vocabulary, BERT's or RoBERTa's in their place, and its size."""
+"""The special tokens of a vocabulary, of BERT, RoBERTa or Gemma, and its size."""
 
 from dataclasses import dataclass
 
@@ -29,6 +29,11 @@ class SpecialTokens:
 
 BERT_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+GEMMA_TOKENS = SpecialTokens("<pad>", "<unk>", "<bos>", "<eos>", "<mask>")
+"""Those of multilingual encoders with Gemma's vocabulary (mmBERT, arXiv 2509.06888)."""
+
+KINDS = (BERT_TOKENS, GEMMA_TOKENS, ROBERTA_TOKENS)
+"""All that are known. In Gemma's vocabulary `<s>` is a tag of HTML, so it comes before RoBERTa."""
 
 SPECIAL_TOKENS = BERT_TOKENS.all
 
@@ -59,11 +64,12 @@ class SpecialTokenIds:
 
 
 def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """The names that the vocabulary has for all five; BERT's where it has neither set whole."""
-    if tokenizer.token_to_id(BERT_TOKENS.cls) is None and all(
-        tokenizer.token_to_id(token) is not None for token in ROBERTA_TOKENS.all
-    ):
-        return ROBERTA_TOKENS
+    """The names that the vocabulary has for all five; BERT's where it has no set whole."""
+    if tokenizer.token_to_id(BERT_TOKENS.cls) is not None:
+        return BERT_TOKENS
+    for names in KINDS:
+        if all(tokenizer.token_to_id(token) is not None for token in names.all):
+            return names
     return BERT_TOKENS
 
 
@@ -76,7 +82,7 @@ def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
         raise TokenizerError(
             "the vocabulary lacks special tokens",
             ", ".join(missing),
-            f"use a vocabulary with {' '.join(BERT_TOKENS.all)} or {' '.join(ROBERTA_TOKENS.all)}",
+            f"use a vocabulary with {' or '.join(' '.join(names.all) for names in KINDS)}",
         )
     found = (index for index in ids.values() if index is not None)
     # The template of rows says how many, as `load_tokenizer` sets it.

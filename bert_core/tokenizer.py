@@ -69,7 +69,9 @@ _STEPS = {
     "post_processor": (
         *("BertProcessing", "TemplateProcessing", "RobertaProcessing", "ByteLevel"),
     ),
-    "decoder": ("WordPiece", "BPEDecoder", "ByteLevel", "Metaspace"),
+    "decoder": (
+        *("WordPiece", "BPEDecoder", "ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse"),
+    ),
 }
 _PARTS = {
     "normalizer": "normalizers",

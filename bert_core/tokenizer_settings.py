@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
 
 from bert_core.errors import UserError
-from bert_core.special_tokens import BERT_TOKENS, ROBERTA_TOKENS
+from bert_core.special_tokens import BERT_TOKENS, KINDS
 from bert_core.strict_files import first_fault, read_json_object
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -31,7 +31,6 @@ _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "
 
 _FIVE = ("unk", "sep", "pad", "cls", "mask")
 _DEFAULTS = {f"{name}_token": getattr(BERT_TOKENS, name) for name in _FIVE}
-_ROBERTA_DEFAULTS = {f"{name}_token": getattr(ROBERTA_TOKENS, name) for name in _FIVE}
 
 _USUAL_CLASSES = {
     "roberta": "RobertaTokenizer",
@@ -51,7 +50,7 @@ _BERT_CLASSES = {
 
 _WITHOUT_SEGMENTS = {
     f"{name}Tokenizer"
-    for name in ("Bart", "Camembert", "DistilBert", "GPT2", "Roberta", "XLMRoberta")
+    for name in ("Bart", "Camembert", "DistilBert", "GPT2", "Gemma", "Roberta", "XLMRoberta")
 }
 """Classes whose pairs are of segment 0 alone, in transformers 4 and 5."""
 
@@ -259,20 +258,17 @@ def _splits_as_bert(tokenizer_class: str) -> bool:
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, AddedToken]:
-    """The tokens with a name. Raises `ValueError` where one of the five is called otherwise.
-
-    That is, neither as in BERT nor as in RoBERTa.
-    """
+    """The tokens with a name. Raises `ValueError` where one of the five has none of the `KINDS`."""
     tokens = _tokens_in(
         {**_DEFAULTS, **settings} if _splits_as_bert(settings["tokenizer_class"]) else settings
     )
-    for name, usual in _DEFAULTS.items():
-        known = (usual, _ROBERTA_DEFAULTS[name])
-        if name in tokens and _token(tokens[name]).content not in known:
-            raise ValueError(
-                f"{name} {_token(tokens[name]).content!r}: only {usual!r} is supported, or "
-                f"{known[1]!r}"
-            )
+    for name in _FIVE:
+        known = dict.fromkeys(getattr(names, name) for names in KINDS)
+        named = tokens.get(f"{name}_token")
+        if named is not None and _token(named).content not in known:
+            supported = " or ".join(map(repr, known))
+            what = f"{name}_token {_token(named).content!r}"
+            raise ValueError(f"{what}: only {supported} is supported")
     order = [name for name in _NAMED if name in tokens]
     return {name: _token(tokens[name]) for name in dict.fromkeys([*order, *tokens])}
 

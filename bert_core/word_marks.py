@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from unicodedata import category
@@ -12,6 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from bert_core.special_tokens import num_embeddings, special_tokens
 
@@ -64,19 +67,29 @@ def _read(tokenizer: Tokenizer) -> Marks:
         marks[[each for token, each in vocabulary.items() if token.startswith(CONTINUING)]] = 0
         return marks
     as_bytes = _byte_letters() if mark == BYTE_SPACE else None
+    added = {each.content for each in tokenizer.get_added_tokens_decoder().values()}
     for token, index in vocabulary.items():
         if token in special:
             marks[index] = BEGINS | _ENDS
             continue
         text = token.removeprefix(mark)
         begins = text != token
-        if as_bytes is not None:
+        if token in added:  # raw text, such as ModernBERT's runs of spaces
+            text = token
+        elif as_bytes is not None:
             text = bytes(as_bytes.get(each, 0) for each in text).decode(errors="ignore")
+        elif _BYTE.fullmatch(token):  # one of a character that the vocabulary lacks
+            text = bytes.fromhex(token[3:5]).decode(errors="ignore")
+        else:
+            text = text.replace(mark, " ")
         is_space = token == mark or (bool(text) and text.isspace())
         begins |= is_space or (bool(text) and not _is_of_word(text[0]))  # else part of a character
         ends = bool(text) and not _is_of_word(text[-1])
         marks[index] = BEGINS * begins | _ENDS * ends | SPACE * is_space
     return marks
+
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def _is_of_word(character: str) -> bool:
@@ -90,13 +103,21 @@ BYTE_SPACE = "\u0120"
 def space_mark(tokenizer: Tokenizer) -> str | None:
     """What the vocabulary writes for the space before a word; None where it marks the rest of it.
 
-    That of bytes (Radford et al. 2019), or that of SentencePiece.
+    That of bytes (Radford et al. 2019), or that of SentencePiece; Gemma's normaliser writes it.
     """
-    for step in _pre_tokenizers(tokenizer):
+    for step in _steps(tokenizer.pre_tokenizer, "pretokenizers"):
         if step["type"] == "ByteLevel":
             return BYTE_SPACE
         if step["type"] == "Metaspace":
             return step["replacement"]
+    return _written_for_spaces(tokenizer)
+
+
+def _written_for_spaces(tokenizer: Tokenizer) -> str | None:
+    """What the normaliser puts in place of each space; None where they stay, or are removed."""
+    for step in _steps(tokenizer.normalizer, "normalizers"):
+        if step["type"] == "Replace" and step["pattern"] == {"String": " "}:
+            return step["content"].strip() or None
     return None
 
 
@@ -112,12 +133,12 @@ def word_ending(tokenizer: Tokenizer) -> str:
 
 def begins_behind_space(tokenizer: Tokenizer) -> bool:
     """Whether the first word of a text has the tokens that it has behind a space."""
-    for step in _pre_tokenizers(tokenizer):
-        if step["type"] == "ByteLevel" and not step["add_prefix_space"]:
-            return False
-        if step["type"] == "Metaspace" and step.get("prepend_scheme", "always") == "never":
-            return False
-    return True
+    for step in _steps(tokenizer.pre_tokenizer, "pretokenizers"):
+        if step["type"] == "ByteLevel":
+            return step["add_prefix_space"]
+        if step["type"] == "Metaspace":
+            return step.get("prepend_scheme", "always") != "never"
+    return _written_for_spaces(tokenizer) is None
 
 
 def behind_spaces(tokenizer: Tokenizer, words: Iterable[str]) -> list[str]:
@@ -130,12 +151,11 @@ def behind_spaces(tokenizer: Tokenizer, words: Iterable[str]) -> list[str]:
     return [word and f" {word}" for word in words]
 
 
-def _pre_tokenizers(tokenizer: Tokenizer) -> list[Mapping[str, Any]]:
-    step = tokenizer.pre_tokenizer
+def _steps(step: PreTokenizer | Normalizer | None, parts: str) -> list[Mapping[str, Any]]:
     if step is None:
         return []
     described = json.loads(step.__getstate__())  # of the tokenizer it would be all its vocabulary
-    return described["pretokenizers"] if described["type"] == "Sequence" else [described]
+    return described[parts] if described["type"] == "Sequence" else [described]
 
 
 def _byte_letters() -> dict[str, int]:

@@ -6,7 +6,15 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -181,6 +189,16 @@ def test_words_begin_at_spaces_and_signs(theirs):
         words += [""] if is_begun else []
         words[-1] += text[begin:end]
     assert words == ["Paris", "is", "(", "the", ")", "capital", ",", "fox", "dogs"]
+
+
+def test_runs_of_spaces_that_are_added_tokens_are_white_space():
+    ours = byte_tokenizer().backend_tokenizer  # ModernBERT has added runs of 2 to 24
+    ours.add_tokens([AddedToken("   ", normalized=True)])
+    text = "the   lazy dog"
+    ids = np.array(ours.encode(text, add_special_tokens=False).ids)
+    assert ours.token_to_id("   ") in ids
+    begins = begins_word(ids, word_marks(ours))
+    assert begins.sum() == 3, "the spaces are of the word behind them"
 
 
 def test_a_word_alone_is_cut_as_in_a_sentence(theirs):
