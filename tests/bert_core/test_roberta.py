@@ -48,7 +48,7 @@ from bert_core.special_tokens import (
 )
 from bert_core.tasks.sequences import align, word_pieces
 from bert_core.text.encoding import SentenceEncoder
-from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash
 from bert_core.word_marks import begins_word, space_mark, word_marks
 
 TEXTS = [
@@ -146,6 +146,14 @@ def test_rows_have_their_tokens(theirs):
     for text in (*TEXTS, "A <mask> of Quebec", ""):
         assert ours.encode(text).ids == tokenizer(text).input_ids, text
         assert ours.encode(text, "of it").ids == tokenizer(text, "of it").input_ids
+
+
+def test_a_file_alone_has_the_same_rows(theirs, tmp_path):
+    ours = load_tokenizer(theirs[1])
+    save_tokenizer(ours, tmp_path / "tokenizer.json")  # as token shards have it
+    again = load_tokenizer(tmp_path)
+    assert tokenizer_hash(again) == tokenizer_hash(ours)
+    assert again.encode(TEXTS[0], "a pair").ids == ours.encode(TEXTS[0], "a pair").ids
 
 
 @pytest.mark.parametrize("content", ["\u2581", " "])

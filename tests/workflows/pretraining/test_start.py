@@ -7,14 +7,17 @@ import pytest
 import torch
 from pretraining_runs import Run, train_here, write_corpus
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.new_pieces import extend_tokenizer
+from bert_core.special_tokens import BERT_TOKENS, ROBERTA_TOKENS, special_tokens
 from bert_core.text.shards import open_shards
-from bert_core.tokenizer import load_tokenizer
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.tokenizer_training import train_tokenizer
 from bert_core.training.checkpoint_folder import KEPT, MANIFEST
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.job import (
@@ -116,6 +119,34 @@ def test_shape_dropout_and_positions_follow_the_start_model(run_of):
     assert continue_from(again, job.start).model == model, "settings.yaml repeats the run"
     other = opened(run_of("other", model__hidden_dropout_prob=0.2)).settings.model
     assert other.hidden_dropout_prob == 0.2 and other.hidden_size == 64
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_model_with_the_tokenizer_of_roberta_is_adapted(run_of, tmp_path, kind):
+    lines = [f"{word} {word}ba, {word}ke." for word in ("limo", "nura", "shito", "vuza", "bake")]
+    text = train_tokenizer(kind, lines * 3, 320, lowercase=False).to_str()
+    for own, theirs in zip(BERT_TOKENS.all, ROBERTA_TOKENS.all, strict=True):
+        text = text.replace(own, theirs)
+    tokenizer = Tokenizer.from_str(text)
+    shards = write_corpus(tmp_path / "shards", num_documents=60, tokenizer=tokenizer)
+    config = ModelConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        **{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+        **{"intermediate_size": 48, "max_position_embeddings": 32, "type_vocab_size": 1},
+    )
+    save_model_folder(tmp_path / "roberta", Bert.for_pretraining(config), tokenizer)
+    run = run_of(start_from=tmp_path / "roberta")
+    run.shards = shards
+    train_here(run)
+    (run.folder / "artifacts").mkdir(exist_ok=True)
+    job = opened(run)
+    write_results(job)
+    _, _, written = load_model_folder(job.folder.model)
+    assert special_tokens(written) == ROBERTA_TOKENS
+    assert tokenizer_hash(written) == tokenizer_hash(load_tokenizer(tmp_path / "roberta"))
+    name = "heldout/masked_token_loss"
+    heldout = [record[name] for _, record in run.records() if name in record]
+    assert heldout[0] > heldout[-1]
 
 
 def test_it_starts_where_the_model_is_and_ends_lower(run_of, start_folder):
