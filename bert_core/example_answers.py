@@ -24,7 +24,7 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import without_dropout
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
-from bert_core.special_tokens import special_token_ids
+from bert_core.special_tokens import special_token_ids, special_tokens
 from bert_core.strict_files import read_json_object
 from bert_core.tasks.answers import AnswerOptions, Codec, query_of
 from bert_core.tasks.catalog import task_of
@@ -337,4 +337,7 @@ def _text(tokenizer: Tokenizer, ids: list[int], *, masked: bool) -> str:
         return ""
     place = min(words, key=lambda each: abs(each - len(ids) // 2))
     masked_ids = [*ids[:place], special_token_ids(tokenizer).mask, *ids[place + 1 :]]
-    return tokenizer.decode(masked_ids, skip_special_tokens=False)
+    mask = special_tokens(tokenizer).mask
+    text = tokenizer.decode(masked_ids, skip_special_tokens=False)
+    before, _, behind = text.partition(mask)  # bytes have no space before it
+    return f"{before.rstrip()} {mask}{behind}".lstrip()

@@ -10,7 +10,15 @@ from typing import Any, Literal
 from unicodedata import normalize
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from bert_core.errors import reason_of
 from bert_core.special_tokens import BERT_TOKENS, SPECIAL_TOKENS, TokenizerError
@@ -56,8 +64,14 @@ def _train_bpe(texts: Iterable[str], vocabulary_size: int, *, lowercase: bool) -
     _check_room(len(alphabet), len(SPECIAL_TOKENS), vocabulary_size)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = _normalizer(normalizers.NFC(), lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    # ByteLevel's own prefix would also stand behind a special token, as in `[MASK].`.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         min_frequency=2,
@@ -82,9 +96,7 @@ def _train_unigram(
         texts = list(texts)
     learner = Tokenizer(models.Unigram())
     learner.normalizer = _normalizer(normalizers.NFKC(), lowercase=lowercase)
-    learner.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
-    )
+    learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     # NFKC joins a letter with its marks, which are separate in text written on macOS.
     composed = (normalize("NFC", text) for text in texts)
     counts = _count_normalized_characters(composed, learner.normalizer)
@@ -125,14 +137,20 @@ def _learned(tokenizer: Tokenizer) -> tuple[list[tuple[str, float]], int]:
 
 
 def _normalizer(form: normalizers.Normalizer, *, lowercase: bool) -> normalizers.Normalizer:
-    """A form of Unicode; lower-cased without accents, as BERT has it."""
+    """A form of Unicode, with one space for any white space; lower-cased as BERT has it if asked.
+
+    Pre-training reads sentences, each behind a space and none with a line break, so no other text
+    may have tokens that they lack. A mask stands for a word with the space before it: in a text no
+    space is left before `[MASK]`, where normalisation begins anew.
+    """
+    spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=False, right=True)]
     if not lowercase:
-        return form
+        return normalizers.Sequence([form, *spaces])
     # `StripAccents` would take the vowel signs of Indic scripts as well, which are spacing marks.
     lowercased = normalizers.BertNormalizer(
         clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=True
     )
-    return normalizers.Sequence([form, lowercased, form])
+    return normalizers.Sequence([form, lowercased, form, *spaces])
 
 
 def _alphabet(counts: Mapping[str, int], coverage: float, least: int = 0) -> list[str]:

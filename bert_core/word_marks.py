@@ -108,7 +108,7 @@ def space_mark(tokenizer: Tokenizer) -> str | None:
     for step in _steps(tokenizer.pre_tokenizer, "pretokenizers"):
         if step["type"] == "ByteLevel":
             return BYTE_SPACE
-        if step["type"] == "Metaspace":
+        if step["type"] == "Metaspace" and step["replacement"] != " ":  # else bytes follow
             return step["replacement"]
     return _written_for_spaces(tokenizer)
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
 import unicodedata
@@ -12,8 +13,10 @@ from typing import get_args
 import pytest
 
 from bert_core.special_tokens import TokenizerError, num_embeddings, special_token_ids
+from bert_core.text.encoding import SentenceEncoder
 from bert_core.tokenizer import load_tokenizer, save_tokenizer
 from bert_core.tokenizer_training import TokenizerKind, train_tokenizer, train_wordpiece
+from bert_core.word_marks import space_mark
 
 TOKENIZER_KINDS = get_args(TokenizerKind)
 
@@ -82,7 +85,29 @@ FULL = {"wordpiece": {"alphabet_coverage": 1.0}, "bpe": {}, "unigram": {"alphabe
 def test_bytes_know_every_text():
     tokenizer = trained("bpe")
     assert tokenizer.token_to_id("[UNK]") not in tokenizer.encode("Ωλ \U0001f642 ₿").ids
-    assert "c" in tokenizer.get_vocab() and len(tokenizer.encode("Ω").ids) == 4
+    assert "c" in tokenizer.get_vocab() and len(tokenizer.encode("Ω").ids) == 5
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_any_text_has_the_tokens_that_its_sentences_have_in_shards(kind, tmp_path):
+    """Each sentence behind a space, the mask in place of a word with its space."""
+    text = "The cat sat. If it sat, the cat had the mat."
+    tokenizer = train_tokenizer(kind, [text] * 9, 320, lowercase=False)
+    save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path)
+    encoded, _ = SentenceEncoder(tokenizer, "uint16").encode(["The cat sat.", text[13:]])
+    shard = encoded.tolist()
+    for given in (text, f"  {text}\n", text.replace(" ", "\n\t "), text.replace(" ", "\u00a0")):
+        assert tokenizer.encode(given, add_special_tokens=False).ids == shard, repr(given)
+    mark, vocabulary = space_mark(tokenizer), tokenizer.get_vocab()
+    whole = [word for word in set(re.findall("[A-Za-z]+", text)) if f"{mark}{word}" in vocabulary]
+    assert whole, "else nothing is masked"
+    for word in whole:
+        place = shard.index(vocabulary[f"{mark}{word}"])
+        masked = [*shard[:place], vocabulary["[MASK]"], *shard[place + 1 :]]
+        asked = re.sub(rf"\b{word}\b", "[MASK]", text, count=1)
+        assert tokenizer.encode(asked, add_special_tokens=False).ids == masked, asked
+    assert tokenizer.decode(shard) == text
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
