@@ -37,14 +37,18 @@ class _WordWeights(torch.autograd.Function):
         size = len(counts), len(table)
         largest = torch.empty(size, dtype=torch.float32, device=features.device)
         loudest = torch.empty(size, dtype=torch.int64, device=features.device)
-        for texts, first, last in _blocks(counts):
+        known = -1
+        for block in _blocks(counts):
+            (_, first, _), (_, _, last) = block[0], block[-1]
             logits = F.linear(features[first:last], table)
-            begin = 0
-            for text in texts:
-                end = begin + counts[text]
-                found, where = logits[begin:end].max(0)
-                largest[text], loudest[text] = found, where + (first + begin)
-                begin = end
+            for text, begin, end in block:
+                found, where = logits[begin - first : end - first].max(0)
+                where += begin
+                if text == known:  # its later pieces; the earlier of two equal tokens stays
+                    is_less = found <= largest[text]
+                    found = torch.where(is_less, largest[text], found)
+                    where = torch.where(is_less, loudest[text], where)
+                largest[text], loudest[text], known = found, where, text
         weights = largest.add_(bias).relu_().log1p_()
         ctx.save_for_backward(features, table, weights, loudest)
         return weights
@@ -65,13 +69,20 @@ class _WordWeights(torch.autograd.Function):
         return of_features.to(features.dtype), of_table.to(table.dtype), of_bias, None
 
 
-def _blocks(counts: Sequence[int]) -> Iterator[tuple[range, int, int]]:
-    """Texts one after another, with their first token and the one after their last."""
-    first_text = first = last = 0
+def _blocks(counts: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:
+    """Pieces of texts one after another, so many that their logits fit: text, first and last token.
+
+    A long text is several pieces, which begin blocks of their own.
+    """
+    block: list[tuple[int, int, int]] = []
+    first = 0
     for text, count in enumerate(counts):
-        if last > first and last + count - first > _TOKENS_AT_ONCE:
-            yield range(first_text, text), first, last
-            first_text, first = text, last
-        last += count
-    if last > first:
-        yield range(first_text, len(counts)), first, last
+        for begin in range(first, first + count, _TOKENS_AT_ONCE):
+            end = min(begin + _TOKENS_AT_ONCE, first + count)
+            if block and end - block[0][1] > _TOKENS_AT_ONCE:
+                yield block
+                block = []
+            block.append((text, begin, end))
+        first += count
+    if block:
+        yield block

@@ -39,3 +39,13 @@ def test_in_bfloat16_weights_are_near():
         half = word_weights(features, table, bias, [2, 4])
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, whole, atol=0.1, rtol=0.05)
+
+
+def test_a_long_text_has_no_more_logits_at_once():
+    counts = [3, 8192, 500, 20, 600]
+    blocks = list(module._blocks(counts))
+    assert all(block[-1][2] - block[0][1] <= 512 for block in blocks)
+    pieces = [piece for block in blocks for piece in block]
+    assert [piece[1] for piece in pieces[1:]] == [piece[2] for piece in pieces[:-1]]
+    found = [sum(end - begin for text, begin, end in pieces if text == each) for each in range(5)]
+    assert found == counts
