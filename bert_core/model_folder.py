@@ -34,7 +34,7 @@ from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger, check_tagger
-from bert_core.special_tokens import num_embeddings, special_token_ids
+from bert_core.special_tokens import SpecialTokenIds, num_embeddings, special_token_ids
 from bert_core.strict_files import (
     first_fault,
     is_plain_name,
@@ -101,7 +101,8 @@ def save_model_folder(
     """
     folder = Path(folder).expanduser().absolute()
     with folder_to_publish(folder) as written:
-        write_sorted_json(written / CONFIG, _to_config_json(model, extra_config or {}))
+        config = _to_config_json(model, extra_config or {}, special_token_ids(tokenizer))
+        write_sorted_json(written / CONFIG, config)
         save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file for its owner alone; a server may run as somebody else.
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
@@ -250,7 +251,9 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / file for file in sorted(set(_read_index(folder).values()))]
 
 
-def _to_config_json(model: Bert, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _to_config_json(
+    model: Bert, extra: Mapping[str, Any], special: SpecialTokenIds
+) -> dict[str, Any]:
     family = family_of(model.config)
     architecture = "BertLMHeadModel" if "next_token" in model.heads else "BertModel"
     if "masked_token" in model.heads:
@@ -260,6 +263,9 @@ def _to_config_json(model: Bert, extra: Mapping[str, Any]) -> dict[str, Any]:
     is_tied = not any(name.endswith("decoder.weight") for name in model.heads.state_dict())
     own = {"dtype": "float32", "model_type": family.model_type, "tie_word_embeddings": is_tied}
     values = own | required | family.write_config(model.config) | dict(extra)
+    ends = {"bos": special.cls, "cls": special.cls, "eos": special.sep, "sep": special.sep}
+    named = {f"{name}_token_id": number for name, number in ends.items()}
+    values |= {name: number for name, number in named.items() if name in values}
     architectures = extra.get("architectures", [architecture])
     return values | {"architectures": [family.class_of(name) for name in architectures]}
 

@@ -259,7 +259,8 @@ def _write_modern_config(config: ModernConfig) -> dict[str, Any]:
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in rotations.items()
         },
         "classifier_pooling": "cls",
-        # Those of its tokenizer by default, which may not be in this vocabulary.
+        "initializer_cutoff_factor": 2.0,  # as `draw_within` has it; TEI needs every field
+        # Those of its tokenizer by default, which may not be in this vocabulary: a folder says.
         **dict.fromkeys(f"{name}_token_id" for name in ("bos", "cls", "eos", "sep")),
         **{name: value for name, value in _MODERN_REQUIRED.items() if value is not None},
     }

@@ -292,6 +292,13 @@ def test_a_folder_without_a_padding_token_has_that_of_its_tokenizer(tmp_path):
     save_model_folder(tmp_path / "ours", model, tokenizer)
     back = ModernBertForMaskedLM.from_pretrained(tmp_path / "ours")
     assert back.config.pad_token_id == 7
+    # Servers read rows' first and last token here, and need them to be numbers.
+    written = json.loads((tmp_path / "ours" / "config.json").read_text())
+    ends = {"bos": "[CLS]", "cls": "[CLS]", "eos": "[SEP]", "sep": "[SEP]"}
+    assert {name: written[f"{name}_token_id"] for name in ends} == {
+        name: vocabulary[token] for name, token in ends.items()
+    }
+    assert written["initializer_cutoff_factor"] == back.config.initializer_cutoff_factor
 
 
 @pytest.mark.parametrize(
