@@ -342,8 +342,11 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         _OfTasks.model_validate(values, strict=True)
         return family.config.model_validate(family.read_config(values), strict=True), values
     except (ValidationError, ValueError) as error:
-        fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
-        raise ModelFolderError("damaged model configuration", str(path), fault) from error
+        if isinstance(error, ValidationError):
+            fault = first_fault(error)
+            raise ModelFolderError("damaged model configuration", str(path), fault) from error
+        what = f"unsupported model configuration, {error}"
+        raise ModelFolderError(what, str(path), "give a model without that") from error
 
 
 def _padding_id(folder: Path, vocab_size: object) -> int:

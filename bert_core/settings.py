@@ -1,7 +1,7 @@
 """Settings of training rows, batches and the optimizer; importing them loads no torch."""
 
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -13,6 +13,14 @@ ORDER_VERSION = 2
 """Version of the order of rows where it is not that of one phase: in 1 each phase began anew."""
 
 Objective = Literal["mlm_nsp", "mlm", "left_to_right"]
+
+Recompute = Annotated[
+    Literal["nothing", "layers"],
+    Field(
+        description="layers: compute layers again in the backward pass; the same results with less"
+        " memory, a third more work"
+    ),
+]
 
 _OF_MASKING = ("masked_share", "mask_token_share", "random_token_share", "whole_word")
 
@@ -338,3 +346,17 @@ class FinetuningOptimizerSettings(OptimizerSettings):
         description="share of a layer's learning rate that the layer below it has; heads have the"
         " full rate",
     )
+
+
+_WIDTHS, _RATES = (128, 768), (1e-3, 5e-5)
+"""Learning rates that are known to be good at these widths: the demo's, and the paper's (A.3)."""
+
+
+def rate_for(width: int) -> float:
+    """A learning rate of fine-tuning for an encoder so wide: the narrower the larger.
+
+    On the line through two known ones, both axes logarithmic, to one digit; beyond them constant.
+    """
+    (narrow, wide), (high, low) = _WIDTHS, _RATES
+    share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
+    return float(f"{high * (low / high) ** share:.0e}")

@@ -26,6 +26,7 @@ from workflows.clusters.settings import ClusterSettings
 from workflows.evaluation.settings import EvaluateSettings, with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
+from workflows.finetuning.worker import out_of_memory_remedy as finetuning_remedy
 from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import request_of
@@ -157,6 +158,16 @@ def test_memory_that_ends_in_a_phase_is_saved_in_that_phase():
     one_row = long | {"micro_batch_size": 1}
     alone = PretrainSettings.model_validate({"recompute": "layers", "phases": [one_row]})
     assert "shorter --phases" in out_of_memory_remedy(alone)
+
+
+def test_no_pass_of_fine_tuning_is_told_to_be_shorter_than_a_row():
+    arguments = ["--task", "classification", "--data", "d", "--max_tokens", "4096"]
+    settings = parse_tuning(*arguments)
+    assert "--max_tokens from 4096" in finetuning_remedy(settings, 512)
+    assert "--recompute layers" in finetuning_remedy(settings, 8192)
+    again = parse_tuning(*arguments, "--recompute", "layers")
+    assert again.recipe() == settings.recipe(), "the same run goes on"
+    assert "--options.max_length below 8192" in finetuning_remedy(again, 8192)
 
 
 def test_fewer_packed_rows_a_bin_give_more_workers_something_to_do():

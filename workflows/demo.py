@@ -246,9 +246,9 @@ def finetune_settings(
     settings: DemoSettings, task: str, encoder: Path, width: int
 ) -> "TaskRunSettings":
     """The settings of one of the fine-tuning runs, of an encoder so wide."""
-    from bert_core.settings import FinetuningOptimizerSettings
+    from bert_core.settings import FinetuningOptimizerSettings, rate_for
     from bert_core.tasks.catalog import TASKS
-    from workflows.finetuning.settings import rate_for, settings_class
+    from workflows.finetuning.settings import settings_class
 
     options = TASKS[task].model_copy(update={"max_examples": settings.learning.examples})
     return settings_class(task)(

@@ -278,6 +278,15 @@ def test_a_folder_of_transformers_comes_back_to_the_bit(tmp_path, tokenizer):
     assert all(torch.equal(each, wanted[name]) for name, each in ours.state_dict().items())
 
 
+def test_what_is_not_computed_here_is_not_called_damaged(tmp_path):
+    model_of_theirs(ModernBertForMaskedLM).save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    said["rope_parameters"]["full_attention"] |= {"rope_type": "yarn", "factor": 2.0}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(UserError, match="unsupported model configuration, scaled rotary"):
+        load_model_folder(tmp_path)
+
+
 def test_a_folder_without_a_padding_token_has_that_of_its_tokenizer(tmp_path):
     words = [*"abcdefg", *SPECIAL_TOKENS]
     vocabulary = {word: number for number, word in enumerate(words)}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError
+from bert_core.settings import rate_for
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -23,7 +24,7 @@ from workflows.ablations.studies import (
     find_study,
     shape_of,
 )
-from workflows.finetuning.settings import rate_for, settings_class
+from workflows.finetuning.settings import settings_class
 from workflows.pretraining.job import parse_pretraining
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import given_names, given_option, validated

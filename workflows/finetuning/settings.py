@@ -3,7 +3,6 @@
 The options of the task stand in a section of their own, whose fields are those of the task.
 """
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from bert_core.settings import (
     EvaluationPlan,
     FinetuningOptimizerSettings,
     LabelLossSettings,
+    Recompute,
 )
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
@@ -330,6 +330,7 @@ class FinetuneSettings(TaskRunSettings):
         description="files of texts without answers that the teacher answers: tables as train, or"
         " .txt with a text a line",
     )
+    recompute: Recompute = "nothing"
     compare: str | None = Field(
         default=None,
         description="model or run to measure beside teacher and student, such as one that has"
@@ -361,7 +362,7 @@ class FinetuneSettings(TaskRunSettings):
     def recipe(self) -> dict[str, Any]:
         """What is of a teacher only where there is one; see `TaskRunSettings.recipe`."""
         values = super().recipe()
-        unused = {"teacher", "unlabelled", "compare"}
+        unused = {"teacher", "unlabelled", "compare", "recompute"}
         unused |= {"distillation"} if self.teacher is None else set()
         unused |= {"keep_layers"} if self.keep_layers is None else set()
         return {name: value for name, value in values.items() if name not in unused}
@@ -483,17 +484,3 @@ def task_and_approach(arguments: Sequence[str]) -> tuple[str, str]:
 def read_settings(values: dict[str, Any]) -> TaskRunSettings:
     """The settings of `model_dump`, as a worker gets them."""
     return settings_class(values["task"], values["approach"]).model_validate(values)
-
-
-_WIDTHS, _RATES = (128, 768), (1e-3, 5e-5)
-"""Learning rates that are known to be good at these widths: the demo's, and the paper's (A.3)."""
-
-
-def rate_for(width: int) -> float:
-    """A learning rate of fine-tuning for an encoder so wide: the narrower the larger.
-
-    On the line through two known ones, both axes logarithmic, to one digit; beyond them constant.
-    """
-    (narrow, wide), (high, low) = _WIDTHS, _RATES
-    share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
-    return float(f"{high * (low / high) ** share:.0e}")

@@ -113,6 +113,7 @@ def finetuning_parts(
     if isinstance(settings, FinetuneSettings):
         frozen = settings.freeze_layers
         draw_anew(model, settings.reinit_layers)
+        model.encoder.recomputes_layers = settings.recompute == "layers"
     data = data or read_task_data(settings, tokenizer)
     task = data.task
     train_rows, dev_rows = data.train.rows, data.dev.rows
@@ -170,11 +171,18 @@ def finetuning_parts(
         total_steps=total_steps,
         steps_left=lambda step: total_steps - step,
         input_hashes={"data_hash": data.sha256},
-        out_of_memory_remedy=(
-            f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
-        ),
+        out_of_memory_remedy=out_of_memory_remedy(settings, int(train_rows.lengths.max())),
         kept_files=evaluation.kept_files,
     )
+
+
+def out_of_memory_remedy(settings: TaskRunSettings, longest: int) -> str:
+    """What makes a step fit whose longest row has so many tokens: no pass has less than a row."""
+    if settings.max_tokens > longest:
+        return f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
+    if isinstance(settings, FinetuneSettings) and settings.recompute == "nothing":
+        return "add --recompute layers to the same command: the result stays the same"
+    return f"start a run under another --name with --options.max_length below {longest}"
 
 
 def _shared(source: TaskBatchSource, backend: Backend, first: int) -> Iterator[StepBatches]:

@@ -14,6 +14,7 @@ from bert_core.settings import (
     BatchSettings,
     DistillationSettings,
     PretrainingOptimizerSettings,
+    Recompute,
     RowSettings,
 )
 from workflows.pretraining.sections import EvaluationSettings, ModelSettings, Phase
@@ -130,11 +131,7 @@ class PretrainSettings(RunSettings):
         description="checkpoint of the stable part of a run with --optimizer.schedule wsd: model"
         " and optimizer go on, with a learning rate that only falls",
     )
-    recompute: Literal["nothing", "layers"] = Field(
-        default="nothing",
-        description="layers: compute layers again in the backward pass; the same results with less"
-        " memory, a third more work",
-    )
+    recompute: Recompute = "nothing"
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
     @model_validator(mode="before")
@@ -186,7 +183,9 @@ class PretrainSettings(RunSettings):
         for number, phase in enumerate(self.phases):
             if phase.masked_share is not None:
                 self.rows_of(number)  # raises where nothing is masked
-            if phase.global_rope_theta is not None and self.model.block != "modern":
+            # With a start model the block is known once that is read, and checked again then.
+            is_known = self.start_from is None or "block" in self.model.model_fields_set
+            if phase.global_rope_theta is not None and is_known and self.model.block != "modern":
                 raise ValueError(
                     "a phase has global_rope_theta, and the block no rotary positions: leave it "
                     "out, or add --model.block modern"

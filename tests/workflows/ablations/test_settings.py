@@ -3,6 +3,7 @@
 import pytest
 
 from bert_core.errors import UserError
+from bert_core.settings import rate_for
 from workflows.ablations.settings import (
     finetuning_rate,
     learned_tasks,
@@ -17,7 +18,6 @@ from workflows.ablations.studies import (
     shapes_around,
     variant_settings,
 )
-from workflows.finetuning.settings import rate_for
 from workflows.paper.published import TABLE_5, TABLE_6, TABLE_8
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import field_names, parse_command_line, settings_hash

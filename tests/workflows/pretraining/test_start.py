@@ -363,6 +363,14 @@ def test_a_decay_reads_shards_of_the_checkpoints_tokenizer(decays_from):
         decays_from(60, phases=phases, tokenizer="other")
 
 
+def test_the_block_of_a_phase_with_rotations_is_that_of_the_start_model(run_of):
+    phases = '[{"sequence_length": 16, "steps": 3, "global_rope_theta": 5000}]'
+    run = run_of(phases=phases)
+    assert settings_of(run).phases[0].global_rope_theta == 5000  # no model is read yet
+    with pytest.raises(UserError, match="no rotary positions"):
+        opened(run)
+
+
 def test_a_decay_has_the_masks_and_rotations_of_the_checkpoints_phase(decays_from):
     first, second = MODERN_PHASES
     assert decays_from(60, phases=[first]) and decays_from(70, phases=[second])
