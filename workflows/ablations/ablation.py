@@ -436,8 +436,8 @@ def described_recipe(
     if settings.control is not None:
         reads = f"All encoders but the control, which sees {settings.control.name}, see one text"
     return (
-        f"{reads}: {steps}, seed {settings.seed}. But for what the study "
-        f"varies they are {settings.model.described}.",
+        f"{reads}. But for what the study varies they train {steps}, seed {settings.seed}, and "
+        f"are {settings.model.described}.",
         *([] if start is None else _of_the_start(start, shards)),
         "All learn alike, with the dropout that is usual for their block: "
         f"{number_of(learning.epochs, 'epoch')} in batches of {learning.batch_size}, peak learning "

@@ -23,6 +23,7 @@ from workflows.ablations.studies import (
     chosen_variants,
     find_study,
     shape_of,
+    variant_settings,
 )
 from workflows.finetuning.settings import settings_class
 from workflows.pretraining.job import parse_pretraining
@@ -177,7 +178,8 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
     settings = parse_pretraining(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     _refuse_unfit_controls(settings)
-    chosen_variants(settings.study, settings, settings.variants)
+    for variant in chosen_variants(settings.study, settings, settings.variants):
+        variant_settings(settings, variant)  # before the text is prepared
     learned_tasks(settings)
     return settings
 

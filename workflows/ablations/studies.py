@@ -20,7 +20,7 @@ from workflows.paper.published import (
     TABLE_8,
     PaperAblation,
 )
-from workflows.pretraining.sections import DROPOUT, Phase
+from workflows.pretraining.sections import DROPOUT, MODERN_FIELDS, ModelSettings, Phase
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
 from workflows.sweeps.outcome import Point
@@ -77,7 +77,8 @@ def _objectives(settings: PretrainSettings) -> list[Variant]:
 
 
 def _masking_shares(settings: PretrainSettings) -> list[Variant]:
-    del settings
+    """Raises `UserError` where nothing is masked."""
+    _refuse_no_masks(settings, "masking")
     variants = []
     for name in TABLE_8.rows:
         masked, _, random = (int(each) / 100 for each in name.split("/"))
@@ -87,7 +88,7 @@ def _masking_shares(settings: PretrainSettings) -> list[Variant]:
 
 
 def _masking_rates(settings: PretrainSettings) -> list[Variant]:
-    """Raises `UserError` where a phase has a rate of its own."""
+    """Raises `UserError` where nothing is masked, or a phase has a rate of its own."""
     _refuse_own_rates(settings, "masking_rate")
     return [
         Variant(
@@ -100,7 +101,14 @@ def _masking_rates(settings: PretrainSettings) -> list[Variant]:
     ]
 
 
+def _refuse_no_masks(settings: PretrainSettings, study: str) -> None:
+    if settings.rows.objective == "left_to_right":
+        what = f"the study {study} varies masks, and left_to_right has none"
+        raise UserError(what, "--rows.objective", "leave it out")
+
+
 def _refuse_own_rates(settings: PretrainSettings, study: str) -> None:
+    _refuse_no_masks(settings, study)
     if any(phase.masked_share is not None for phase in settings.phases):
         what = f"the study {study} varies the masking rate, and a phase has its own"
         raise UserError(what, "masked_share of --phases", "leave it out")
@@ -163,12 +171,19 @@ BLOCK = "block"
 
 
 def _blocks(settings: PretrainSettings) -> list[Variant]:
-    """Each with the dropout that it has by default, unless one was given for both."""
+    """Each with the dropout that it has by default, unless one was given for both.
+
+    That of a preset with the modern block is given for both.
+    """
     modern: dict[str, Any] = {"model.block": "modern", "model.position_embedding": "rotary"}
     given = settings.model.model_fields_set
     modern |= {f"model.{name}": 0.0 for name in DROPOUT if name not in given}
+    papers: dict[str, Any] = {"model.block": "bert"}
+    if settings.model.block == "modern":
+        own = ("position_embedding", *MODERN_FIELDS)
+        papers |= {f"model.{name}": ModelSettings.model_fields[name].default for name in own}
     return [
-        Variant("bert", "the paper's block", {"model.block": "bert"}, is_reference=True),
+        Variant("bert", "the paper's block", papers, is_reference=True),
         Variant("modern", "modern block", modern),
     ]
 
@@ -176,7 +191,8 @@ def _blocks(settings: PretrainSettings) -> list[Variant]:
 def _recipes(settings: PretrainSettings) -> list[Variant]:
     """What newer recipes do otherwise, each alone; all are measured on the same held-out rows.
 
-    Raises `UserError` for masking rates that cannot be doubled, or are a phase's own.
+    Optimizers are compared where they have one learning rate: LAMB's is another. Raises `UserError`
+    where nothing is masked, and for masking rates that cannot be doubled, or are a phase's own.
     """
     own = settings.rows.masked_share
     _refuse_own_rates(settings, "recipe")
@@ -190,14 +206,20 @@ def _recipes(settings: PretrainSettings) -> list[Variant]:
         for quarter in [{"global_batch_size": max(1, batch.global_batch_size // 4)}]
         for part in _parts(phase, [(0.2, quarter), (0.8, {})])
     ]
-    shares = [(1 / 3, {"masked_share": share}) for share in (2 * own, 1.5 * own, own)]
+    shares = [(1 / 3, {"masked_share": round(times * own, 6)}) for times in (2, 1.5, 1)]
     falling = [part for phase in settings.phases for part in _parts(phase, shares)]
+    other = {"adamw": ("stableadamw", "StableAdamW"), "stableadamw": ("adamw", "AdamW")}
+    optimizers = [
+        Variant(name, title, {"optimizer.name": name})
+        for name, title in [other.get(settings.optimizer.name, ("", ""))]
+        if name
+    ]
     packing = ("padded", "padded rows") if settings.batch.packed else ("packed", "packed rows")
     return [
         Variant("reference", "as given", {}, is_reference=True),
         Variant("masks", f"{2 * own:.0%} masked", {"rows.masked_share": 2 * own} | measured),
         Variant("falling_masks", f"{2 * own:.0%} masked, falling", {"phases": falling} | measured),
-        Variant("stableadamw", "StableAdamW", {"optimizer.name": "stableadamw"}),
+        *optimizers,
         Variant(*packing, {"batch.packed": not settings.batch.packed}),
         Variant("growing_batches", "batches that grow", {"phases": growing}),
     ]
@@ -206,9 +228,11 @@ def _recipes(settings: PretrainSettings) -> list[Variant]:
 def _parts(
     phase: Phase, parts: Sequence[tuple[float, Mapping[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
-    """A phase in parts: shares of its steps, and what differs in them."""
-    for share, own in parts:
-        steps = max(1, round(share * phase.steps))
+    """A phase in parts: shares of its steps, one step at least, and what differs in them."""
+    left = phase.steps
+    for number, (share, own) in enumerate(parts, start=1):
+        steps = max(1, left if number == len(parts) else round(share * phase.steps))
+        left -= steps
         yield phase.model_dump(mode="json") | {"steps": steps} | dict(own)
 
 
@@ -270,7 +294,7 @@ STUDIES: dict[str, Study] = {
         ("model.block", "model.position_embedding"),
         BLOCKS,
         _blocks,
-        tuple(f"model.{name}" for name in DROPOUT),
+        tuple(f"model.{name}" for name in (*DROPOUT, *MODERN_FIELDS)),
     ),
     "recipe": Study(
         "Which parts of newer recipes help here?",

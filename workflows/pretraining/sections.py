@@ -26,7 +26,7 @@ _OPEN = (*DROPOUT, "max_position_embeddings", "global_rope_theta")
 """What may differ from a start model."""
 
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-_MODERN = ("local_attention", "global_every", "global_rope_theta")
+MODERN_FIELDS = ("local_attention", "global_every", "global_rope_theta")
 """What the modern block alone has."""
 
 
@@ -113,7 +113,7 @@ class ModelSettings(BaseModel):
                 "--model.position_embedding"
             )
         fields = type(self).model_fields
-        given = [name for name in _MODERN if getattr(self, name) != fields[name].default]
+        given = [name for name in MODERN_FIELDS if getattr(self, name) != fields[name].default]
         if self.block == "bert" and given:
             raise ValueError(f"{given[0]} is of another block: add --model.block modern")
         return self
@@ -148,7 +148,7 @@ class ModelSettings(BaseModel):
         """The architecture for a vocabulary."""
         is_modern = self.block == "modern"
         kept = {*type(self).model_fields} - {"size", "block", "position_extension"}
-        kept -= set() if is_modern else {*_MODERN}
+        kept -= set() if is_modern else {*MODERN_FIELDS}
         values = self.model_dump(include=kept) | self._shape()
         values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id, "is_decoder": is_decoder}
         return (ModernConfig if is_modern else ModelConfig).model_validate(values)
@@ -165,7 +165,7 @@ class ModelSettings(BaseModel):
                 f"the start model has the {block} block, not the {self.block} one: leave out "
                 "--model.block"
             )
-        own = _MODERN if block == "modern" else ()
+        own = MODERN_FIELDS if block == "modern" else ()
         names = ("position_embedding", *(name for name in own if name not in _OPEN))
         asked = shape | {name: getattr(self, name) for name in names}
         for name, value in asked.items():

@@ -123,7 +123,7 @@ def test_wrong_data_is_refused_before_anything_is_made(tmp_path, inputs):
     for changed, expected in (
         ({"task": "classification=/nowhere"}, "/nowhere"),
         ({"task": f"mrpc={inputs / 'data'}"}, "no column"),
-        ({"study": "masking", "rows__objective": "left_to_right"}, "masks nothing"),
+        ({"study": "masking", "rows__objective": "left_to_right"}, "varies masks"),
         ({"rows__input_format": "full_sentences"}, "needs pairs of segments"),
     ):
         with pytest.raises(UserError, match=expected), opened(tmp_path, inputs, **changed):

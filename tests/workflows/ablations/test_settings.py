@@ -203,6 +203,13 @@ def test_both_blocks_read_one_text_and_differ_in_nothing_else():
     assert papers.model.hidden_dropout_prob == modern.model.hidden_dropout_prob == 0.05
     dropout = [each.model.attention_probs_dropout_prob for each in (papers, modern)]
     assert dropout == [0.1, 0.0], "what neither was given is each block's own"
+    own = settings.model_copy(update={"model": modern.model})  # of a preset with that block
+    own = own.model_copy(update={"model": own.model.model_copy(update={"global_every": 2})})
+    papers, modern = (
+        variant_settings(own, variant) for variant in chosen_variants("block", own, ())
+    )
+    assert (papers.model.block, papers.model.position_embedding) == ("bert", "learned")
+    assert modern.model == own.model
     (_, last) = chosen_variants("block", settings_of(), ())
     with pytest.raises(UserError, match="both ways"):
         variant_settings(settings_of(), last)
@@ -233,6 +240,21 @@ def test_batches_grow_to_those_of_their_own_phase():
     growing = chosen_variants("recipe", settings, ("growing_batches",))[-1]
     sizes = [each.global_batch_size for each in variant_settings(settings, growing).batches]
     assert sizes == [16, 64, 4, 16]
+
+
+@pytest.mark.parametrize(
+    ("own", "other"), [("adamw", ["stableadamw"]), ("stableadamw", ["adamw"]), ("lamb", [])]
+)
+def test_optimizers_of_one_learning_rate_are_compared(own, other):
+    variants = find_study("recipe").variants(settings_of("--optimizer.name", own))
+    changed = [each.name for each in variants if "optimizer.name" in each.changes]
+    assert changed == other
+
+
+def test_steps_that_no_third_divides_are_all_trained():
+    settings = settings_of("--phases", '[{"sequence_length": 64, "steps": 2600}]')
+    variants = find_study("recipe").variants(settings)
+    assert {variant_settings(settings, each).total_steps for each in variants} == {2600}
 
 
 @pytest.mark.parametrize(("preset", "other"), [("quickstart", "packed"), ("small", "padded")])
@@ -271,6 +293,17 @@ OWN_RATE = {"phases": [{"sequence_length": 64, "steps": 9, "masked_share": 0.2}]
 def test_a_study_of_masks_that_cannot_be_varied_is_refused(study, changes):
     with pytest.raises(UserError, match="masking rate"):
         find_study(study).variants(PretrainSettings(**changes))
+
+
+@pytest.mark.parametrize("study", ["masking", "masking_rate", "recipe"])
+def test_a_study_of_masks_is_refused_where_there_are_none(study):
+    with pytest.raises(UserError, match=f"the study {study} varies masks.*--rows.objective"):
+        parsed("--study", study, "--rows.objective", "left_to_right")
+
+
+def test_variants_that_do_not_fit_are_refused_before_text_is_prepared():
+    with pytest.raises(UserError, match="left to right: left_to_right masks nothing"):
+        parsed("--rows.masked_share", "0.3")
 
 
 def test_a_start_model_is_measured_in_the_batches_of_the_last_phase():
