@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from bert_core.special_tokens import TokenizerError, num_embeddings
 from bert_core.word_marks import CONTINUING
@@ -20,6 +21,16 @@ LONGEST_PIECE = 40
 
 _LEAST_WORDS = 5
 """So many words of the texts have a piece, at least."""
+
+
+def refuse_other_kinds(tokenizer: Tokenizer) -> None:
+    """Raises `TokenizerError` for a tokenizer that cannot be extended, which is not WordPiece."""
+    if not isinstance(tokenizer.model, WordPiece):
+        raise TokenizerError(
+            "only WordPiece vocabularies can be extended",
+            f"one of {type(tokenizer.model).__name__}",
+            "leave out the new pieces: --new_pieces, or --vocabulary extend",
+        )
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], num_pieces: int) -> Tokenizer:
@@ -32,13 +43,8 @@ def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], num_pieces: int
     instead. A piece is in five words of the texts at least. The same texts give the same pieces.
     Raises `TokenizerError` for a tokenizer that is not WordPiece.
     """
+    refuse_other_kinds(tokenizer)
     state = json.loads(tokenizer.to_str())
-    if state["model"]["type"] != "WordPiece":
-        raise TokenizerError(
-            "only WordPiece vocabularies can be extended",
-            state["model"]["type"],
-            "leave the vocabulary as it is",
-        )
     words = count_words(tokenizer, texts)
     learner = _Learner(tokenizer, words)
     kept: list[str] = []

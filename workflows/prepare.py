@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
+from bert_core.new_pieces import refuse_other_kinds
 from bert_core.special_tokens import SPECIAL_TOKENS
 from bert_core.text.near_duplicates import require_minhash
 from bert_core.text.quality import chosen_rules
@@ -264,7 +265,10 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
     files = files_hash([*parts, *evaluation_parts(settings.exclude)])
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
-        files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
+        tokenizer = load_tokenizer(settings.tokenizer)
+        if settings.new_pieces:
+            refuse_other_kinds(tokenizer)  # before the text is read
+        files.update(tokenizer_hash(tokenizer).encode())
         trained = [*_OF_TRAINING, *([] if settings.new_pieces else [_SAMPLE])]
         values |= dict.fromkeys(trained)
     if values["tokenizer_kind"] == "wordpiece":

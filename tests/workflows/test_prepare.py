@@ -25,7 +25,8 @@ from bert_core.text.shards import (
     verify_shards,
 )
 from bert_core.text.sources import CorpusPart
-from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash
+from bert_core.tokenizer_training import train_tokenizer
 from workflows import preparation, prepare
 from workflows.preparation import Preparation, _groups
 
@@ -107,6 +108,11 @@ def test_input_that_cannot_be_used_is_refused_before_anything_starts(tmp_path, c
     assert "no such package" in refused(capsys, output, "--text", "docs://no_such_package")
     line = refused(capsys, output, "--text", path, "--tokenizer", tmp_path / "absent")
     assert "no tokenizer" in line
+    (tmp_path / "bpe").mkdir()
+    tokenizer = train_tokenizer("bpe", ["some text"] * 3, 300, lowercase=True)
+    save_tokenizer(tokenizer, tmp_path / "bpe" / "tokenizer.json")
+    more = ("--tokenizer", tmp_path / "bpe", "--new_pieces", 9)
+    assert "only WordPiece" in refused(capsys, output, "--text", path, *more)
 
 
 def test_output_folders_that_hold_something_else_are_refused(tmp_path, capsys):
