@@ -28,6 +28,7 @@ from bert_core.disk import (
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
+from bert_core.hugging_face.cross_encoder import cross_encoder_head
 from bert_core.hugging_face.families import FAMILIES, family_of
 from bert_core.hugging_face.family import PRETRAINED, TensorHeader, read_weights_header
 from bert_core.lineage import LINEAGE, Lineage
@@ -371,6 +372,7 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any], d
             is_decoder=config.is_decoder,
             is_tied=content.get("tie_word_embeddings", True) is not False,
         )
+        state |= cross_encoder_head(folder, config)
         _check_head_sizes(state, config)
         _refuse_what_is_not_finite(state)
         if config.position_embedding == "sinusoidal":
@@ -392,9 +394,7 @@ def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any], d
             if tagger:
                 model.heads[FEATURE_TAGGER] = FeatureTagger.from_weights(tagger, config)
         for name, each in model.state_dict().items():
-            if (
-                name in state
-            ):  # whole numbers, such as those of a tagger's layers, are stored as others
+            if name in state:  # whole numbers, as of a tagger's layers, are stored as others
                 state[name] = state[name].to(each.dtype)
         model.load_state_dict(state, assign=True)
         model.encoder.embeddings.make_tables(config)

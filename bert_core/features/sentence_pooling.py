@@ -11,61 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
-from torch.nn import functional as F
 
 from bert_core.errors import UserError
-from bert_core.hugging_face.family import read_weights_header
+from bert_core.hugging_face.cross_encoder import cross_encoder_pooling
+from bert_core.hugging_face.sentence_modules import (
+    PACKAGE,
+    SENTENCE_SETTINGS,
+    SWITCH,
+    Dense,
+    check_names,
+    module_config,
+    modules_of,
+    pooling_mode,
+    read_dense,
+    refusal,
+)
 from bert_core.interface import Pooling
-from bert_core.strict_files import RESTORE, is_plain_name, read_json, read_json_object
+from bert_core.strict_files import is_plain_name, read_json, read_json_object
 from bert_core.tasks.task import FloatArray
 from bert_core.tokenizer_settings import (
     MODULES,
     TRANSFORMER_SETTINGS,
     longest_row,
     read_transformer_settings,
-    rewrite_command,
 )
 
-_SETTINGS = "config_sentence_transformers.json"
-_PACKAGE = "sentence_transformers."
-
-_MODES: dict[str, Pooling] = {"cls": "cls", "cls_token": "cls", "max": "max", "max_tokens": "max"}
-_MODES |= {"mean": "mean", "mean_tokens": "mean"}
-_SWITCH = "pooling_mode_"
-
-_ACTIVATIONS = {
-    "torch.nn.modules.activation.GELU": F.gelu,
-    "torch.nn.modules.activation.ReLU": F.relu,
-    "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
-    "torch.nn.modules.activation.Tanh": torch.tanh,
-    "torch.nn.modules.linear.Identity": torch.nn.Identity(),
-}
-_USUAL_ACTIVATION = "torch.nn.modules.activation.Tanh"
-
-_MOST_MODULES, _LONGEST_PROMPT = 20, 10_000
-
-_TAKE_FEATURES = "take features at /v1/features instead, or another model"
-
-
-@dataclass(frozen=True, eq=False)
-class Dense:
-    """A linear map of vectors and its activation."""
-
-    weight: Tensor
-    bias: Tensor | None
-    activation: str
-
-    def __call__(self, vectors: FloatArray) -> FloatArray:
-        """Maps vectors [N, D] to others, of as many dimensions as the weight has rows."""
-        with torch.inference_mode():
-            return self.map(torch.from_numpy(vectors)).numpy()
-
-    def map(self, vectors: Tensor) -> Tensor:
-        """As a call, of tensors."""
-        return _ACTIVATIONS[self.activation](F.linear(vectors, self.weight, self.bias))
+_LONGEST_PROMPT = 10_000
 
 
 @dataclass(frozen=True)
@@ -126,23 +97,26 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
     if not os.path.lexists(folder / MODULES):
         return said
     _refuse_other_encoders(folder)
+    if cross_encoder_pooling(folder):
+        remedy = "score pairs of texts with it, or take another model"
+        raise UserError("a cross-encoder, which has no vectors of texts", str(folder), remedy)
     found: dict[str, Any] = {}
     dense: list[Dense] = []
-    for kind, part in _modules(folder):
+    for kind, part in modules_of(folder):
         if found.get("normalize") and kind != "Normalize":
-            raise _refusal(f"the module {kind} after Normalize", folder / MODULES)
+            raise refusal(f"the module {kind} after Normalize", folder / MODULES)
         if kind == "Pooling" and "pooling" not in found:
-            found["pooling"] = _mode(_config(part), part, said.prompts)
+            found["pooling"] = pooling_mode(module_config(part), part, said.prompts)
         elif kind == "Dense" and "pooling" in found:
             of_encoder = read_json_object(folder / "config.json").get("hidden_size", 768)
-            dense.append(_read_dense(part, len(dense[-1].weight) if dense else of_encoder))
+            dense.append(read_dense(part, len(dense[-1].weight) if dense else of_encoder))
         elif kind == "Normalize" and "pooling" in found:
             found["normalize"] = True
-            _check_names(_config(part), part)
+            check_names(module_config(part), part)
         else:
-            raise _refusal(f"the module {kind} in this place", folder / MODULES)
+            raise refusal(f"the module {kind} in this place", folder / MODULES)
     if "pooling" not in found:
-        raise _refusal("no module Pooling", folder / MODULES)
+        raise refusal("no module Pooling", folder / MODULES)
     return replace(said, **found, dense=tuple(dense))
 
 
@@ -152,17 +126,17 @@ def read_prompts(folder: Path, positions: int) -> SentencePooling:
     said = SentencePooling(max_length=longest if longest < positions else None)
     if not os.path.lexists(folder / MODULES):
         return said
-    settings = read_json_object(folder / _SETTINGS, is_optional=True)
+    settings = read_json_object(folder / SENTENCE_SETTINGS, is_optional=True)
     prompts = settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(
         isinstance(prompt, str) and len(prompt) <= _LONGEST_PROMPT for prompt in prompts.values()
     ):
         what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
-        raise UserError(what, str(folder / _SETTINGS), "fix the file")
+        raise UserError(what, str(folder / SENTENCE_SETTINGS), "fix the file")
     name = settings.get("default_prompt_name")
     if name is not None and not isinstance(name, str):
         what = f"default_prompt_name {str(name)[:60]}"
-        raise UserError(what, str(folder / _SETTINGS), "give the name of a prompt")
+        raise UserError(what, str(folder / SENTENCE_SETTINGS), "give the name of a prompt")
     said = replace(said, prompts=prompts, default_prompt=name)
     said.prompt(name)
     return said
@@ -179,10 +153,10 @@ def read_sparse_pooling(folder: Path, positions: int) -> SentencePooling:
         kind = str(module.get("type", "")) if isinstance(module, dict) else ""
         path = str(module.get("path", "")) if isinstance(module, dict) else ""
         if kind.endswith(".SpladePooling") and is_plain_name(path):
-            config = _config(folder / path)
+            config = module_config(folder / path)
             for name, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
                 if config.get(name, usual) != usual:
-                    raise _refusal(f"{name} {str(config[name])[:40]}", folder / path)
+                    raise refusal(f"{name} {str(config[name])[:40]}", folder / path)
     return said
 
 
@@ -200,14 +174,14 @@ def sentence_modules(pooling: SentencePooling, hidden_size: int) -> dict[str, An
                 "idx": number,
                 "name": str(number),
                 "path": f"{number}_{kind}" if number else "",
-                "type": f"{_PACKAGE}models.{kind}",
+                "type": f"{PACKAGE}models.{kind}",
             }
             for number, kind in enumerate(kinds)
         ],
         **_settings(pooling, "cosine"),
         "1_Pooling/config.json": {
             "word_embedding_dimension": hidden_size,
-            **{f"{_SWITCH}{each}": each == mode for each in switches},
+            **{f"{SWITCH}{each}": each == mode for each in switches},
         },
         **({"2_Normalize/config.json": {}} if pooling.normalize else {}),
     }
@@ -222,7 +196,7 @@ def sparse_modules(prompts: SentencePooling) -> dict[str, Any]:
                 "idx": number,
                 "name": str(number),
                 "path": path,
-                "type": f"{_PACKAGE}sparse_encoder.models.{kind}",
+                "type": f"{PACKAGE}sparse_encoder.models.{kind}",
             }
             for number, (kind, path) in enumerate(kinds.items())
         ],
@@ -234,7 +208,7 @@ def sparse_modules(prompts: SentencePooling) -> dict[str, Any]:
 def _settings(said: SentencePooling, similarity: str, **more: str) -> dict[str, Any]:
     return {
         TRANSFORMER_SETTINGS: {"max_seq_length": said.max_length, "do_lower_case": False},
-        _SETTINGS: {
+        SENTENCE_SETTINGS: {
             "prompts": dict(said.prompts),
             "default_prompt_name": said.default_prompt,
             "similarity_fn_name": similarity,
@@ -243,108 +217,18 @@ def _settings(said: SentencePooling, similarity: str, **more: str) -> dict[str, 
     }
 
 
-def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kinds of modules after the encoder, and their folders."""
-    path = folder / MODULES
-    modules = read_json(path)
-    if not isinstance(modules, list):
-        raise UserError("no JSON list", str(path), RESTORE)
-    if len(modules) > _MOST_MODULES:
-        raise _refusal(f"{len(modules):,} modules", path)
-    found = []
-    for module in modules:
-        kind = str(module.get("type", "")) if isinstance(module, dict) else ""
-        if not kind.startswith(_PACKAGE):
-            raise _refusal(f"the module {kind or module!r}", path)
-        name = kind.rpartition(".")[2]
-        part = str(module.get("path", ""))
-        is_first = not found
-        if is_first and name == "MLMTransformer":
-            remedy = "take embed_sparse, /embed_sparse, or another model"
-            raise UserError("a model of sparse vectors", str(folder), remedy)
-        if is_first and name == "Transformer" and part:
-            what, remedy = "an encoder in a folder of its own", rewrite_command(folder, folder)
-            raise UserError(f"{what}, {part}", str(path), remedy)
-        if is_first and name != "Transformer":
-            raise _refusal(f"the first module {name}", path)
-        if not is_first and not is_plain_name(part):
-            raise _refusal(f"the folder {part!r} of {name}", path)
-        found.append((name, folder / part))
-    return found[1:]
-
-
 def _refuse_other_encoders(folder: Path) -> None:
     """Raises `UserError` for settings that change what the encoder computes."""
     path, said = read_transformer_settings(folder)
     usual = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
     for name, value in usual.items():
         if said.get(name, value) != value:
-            raise _refusal(f"{name} {said[name]!r}", path)
+            raise refusal(f"{name} {said[name]!r}", path)
     for name in ("model", "tokenizer", "processor", "config"):
         for setting in (f"{name}_args", f"{name}_kwargs"):
             if said.get(setting) and (
                 not isinstance(said[setting], dict) or {*said[setting]} - {"attn_implementation"}
             ):
-                raise _refusal(f"{setting} {str(said[setting])[:60]}", path)
+                raise refusal(f"{setting} {str(said[setting])[:60]}", path)
     if said.get("processing_kwargs"):
-        raise _refusal(f"processing_kwargs {said['processing_kwargs']}", path)
-
-
-def _mode(config: Mapping[str, Any], path: Path, prompts: Mapping[str, str]) -> Pooling:
-    """The pooling in a configuration, in its new form or its old one."""
-    if not config.get("include_prompt", True) and any(prompts.values()):
-        raise _refusal("a pooling without the tokens of the prompt", path)
-    named = config.get("pooling_mode")
-    if named is None:
-        named = [
-            name.removeprefix(_SWITCH)
-            for name, is_on in config.items()
-            if name.startswith(_SWITCH) and is_on
-        ]
-        has_width = {"word_embedding_dimension", "embedding_dimension"} & config.keys()
-        named = named or (["mean"] if has_width else [])
-    modes = [str(each) for each in (named if isinstance(named, list) else [named])]
-    if len(modes) != 1 or modes[0] not in _MODES:
-        raise _refusal(f"the pooling {' and '.join(modes)[:60] or 'none'}", path)
-    return _MODES[modes[0]]
-
-
-def _read_dense(path: Path, width: int) -> Dense:
-    """The map in a folder, of vectors with as many dimensions as `width`."""
-    config = _config(path)
-    _check_names(config, path)
-    activation = config.get("activation_function", _USUAL_ACTIVATION)
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise _refusal(f"the activation {str(activation)[:60]}", path)
-    if config.get("use_residual"):
-        raise _refusal("Dense with use_residual", path)
-    try:
-        header = read_weights_header(path / "model.safetensors")
-        wanted = (config["out_features"], config["in_features"])
-    except (OSError, KeyError, ValueError) as error:
-        remedy = "write the folder again with sentence-transformers, which makes safetensors"
-        raise UserError("no weights of Dense", str(path / "model.safetensors"), remedy) from error
-    shapes: dict[str, tuple[int, ...]] = {"linear.weight": wanted}
-    if config.get("bias", True):
-        shapes["linear.bias"] = wanted[:1]
-    if {name: each.shape for name, each in header.items()} != shapes or wanted[1] != width:
-        raise UserError("weights of another Dense", str(path), "restore the folder")
-    weights = {name: each.float() for name, each in load_file(path / "model.safetensors").items()}
-    weight, bias = weights["linear.weight"], weights.get("linear.bias")
-    if not len(weight) or not all(bool(each.isfinite().all()) for each in weights.values()):
-        raise UserError("weights of Dense that are no numbers", str(path), "restore the folder")
-    return Dense(weight, bias, activation)
-
-
-def _config(part: Path) -> dict[str, Any]:
-    return read_json_object(part / "config.json", is_optional=True)
-
-
-def _check_names(config: Mapping[str, Any], path: Path) -> None:
-    for name in ("module_input_name", "module_output_name"):
-        if config.get(name) not in (None, "sentence_embedding"):
-            raise _refusal(f"{name} {config[name]!r}", path)
-
-
-def _refusal(what: str, path: Path) -> UserError:
-    return UserError(f"not supported of sentence-transformers: {what}", str(path), _TAKE_FEATURES)
+        raise refusal(f"processing_kwargs {said['processing_kwargs']}", path)

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from bert_core.features.sentence_pooling import read_sentence_pooling
+from bert_core.hugging_face.cross_encoder import cross_encoder_pooling
 from bert_core.hugging_face.families import FAMILIES
 from bert_core.hugging_face.family import PRETRAINED
 from bert_core.model.bert import Bert, Classifier, Span
@@ -88,6 +89,10 @@ def find_task(folder: Path, model: Bert, name: str | None = None) -> tuple[str, 
     and `infer_task` do.
     """
     config = read_json_object(folder / CONFIG)
+    if pooling := cross_encoder_pooling(folder):
+        family = FAMILIES[config.get("model_type", "bert")]
+        config["architectures"] = [family.class_of("BertForSequenceClassification")]
+        config["classifier_pooling"] = pooling
     known = task_of(config, model)
     architecture = _architecture(config)
     if known is None and (name is not None or architecture not in (*PRETRAINED, "BertModel", None)):
