@@ -7,7 +7,7 @@ fit together.
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -19,6 +19,7 @@ from bert_core.new_pieces import old_pieces
 from bert_core.special_tokens import num_embeddings
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from bert_core.tokenizer_settings import MODULES
 from bert_core.training.checkpoint_folder import MANIFEST
 from bert_core.word_marks import CONTINUING
 from workflows.model_location import EncoderFolder, model_name, open_encoder
@@ -29,6 +30,7 @@ from workflows.runs.tracker import DatasetInput
 from workflows.settings import differences, given_names, parse_command_line
 
 if TYPE_CHECKING:
+    from bert_core.features.sentence_pooling import SentencePooling
     from bert_core.training.checkpoint import CheckpointInfo
     from workflows.training.run import WorkerJob
 
@@ -59,7 +61,26 @@ class Start:
             lines.append(f"         without {_named(self.fresh)}: drawn from the seed")
         if self.unused:
             lines.append(f"         {_named(self.unused)}: not trained and left out")
+        if self.pooling is None and (self.encoder.path / MODULES).is_file():
+            lines.append(f"         {MODULES}: what it does besides pooling is left out")
         return lines
+
+    @cached_property
+    def pooling(self) -> "SentencePooling | None":
+        """How it makes vectors of texts, which the new model does too.
+
+        None where its folder does not say, or where vectors are made of more than pooled states.
+        """
+        from bert_core.features.sentence_pooling import read_sentence_pooling
+
+        path, positions = self.encoder.path, self.encoder.config.max_position_embeddings
+        if not (path / MODULES).is_file():
+            return None
+        try:
+            said = read_sentence_pooling(path, positions)
+        except UserError:  # of sparse vectors, or of scores
+            return None
+        return None if said.dense else said
 
 
 @dataclass

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from bert_core.disk import write_atomically
 from bert_core.example_answers import example_of_encoder
+from bert_core.features.sentence_pooling import sentence_modules
 from bert_core.lineage import Lineage
 from bert_core.model_folder import save_model_folder
 from bert_core.settings import metric_name, predicted
@@ -157,6 +158,7 @@ def export(
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
     start = None if job.start is None else job.start.encoder.path
+    pooling = None if job.start is None else job.start.pooling
     model = initial_model(settings, tokenizer, start).model
     model.load_state_dict(load_file(checkpoint / MODEL))
     set_rope_theta(model, settings, len(settings.phases) - 1)
@@ -168,6 +170,7 @@ def export(
         lineage=lineage,
         example=example_of_encoder(model, tokenizer, open_shards(job.shards.folder, "heldout")),
         statistics=_statistics(job.shards, tokenizer),
+        modules=None if pooling is None else sentence_modules(pooling, model.config.hidden_size),
     )
 
 

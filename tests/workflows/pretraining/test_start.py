@@ -11,6 +11,12 @@ from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
+from bert_core.features.sentence_pooling import (
+    SentencePooling,
+    read_sentence_pooling,
+    sentence_modules,
+    sparse_modules,
+)
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.new_pieces import extend_tokenizer
@@ -147,6 +153,31 @@ def test_a_model_with_the_tokenizer_of_roberta_is_adapted(run_of, tmp_path, kind
     name = "heldout/masked_token_loss"
     heldout = [record[name] for _, record in run.records() if name in record]
     assert heldout[0] > heldout[-1]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_vectors_are_made_as_the_start_model_makes_them(run_of, tmp_path, start_folder, normalize):
+    config, model, tokenizer = load_model_folder(start_folder)
+    pooling = SentencePooling("cls", normalize, 20, prompts={"query": "query: "})
+    modules = sentence_modules(pooling, config.hidden_size)
+    save_model_folder(tmp_path / "sentences", model, tokenizer, modules=modules)
+    run = run_of(start_from=tmp_path / "sentences")
+    train_here(run)
+    (run.folder / "artifacts").mkdir(exist_ok=True)
+    job = opened(run)
+    write_results(job)
+    found = read_sentence_pooling(job.folder.model, config.max_position_embeddings)
+    assert (found.pooling, found.normalize, found.max_length) == ("cls", normalize, 20)
+    assert found.prompts == pooling.prompts
+    assert len(job.start.described()) == 2, "the heads that are left out, and nothing of modules"
+
+
+def test_modules_that_are_left_out_are_named(run_of, tmp_path, start_folder):
+    _, model, tokenizer = load_model_folder(start_folder)
+    modules = sparse_modules(SentencePooling())
+    save_model_folder(tmp_path / "sparse", model, tokenizer, modules=modules)
+    start = opened(run_of(start_from=tmp_path / "sparse")).start
+    assert "modules.json" in start.described()[-1]
 
 
 def test_it_starts_where_the_model_is_and_ends_lower(run_of, start_folder):
