@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from pydantic import Field
@@ -82,6 +82,16 @@ class ForeignClassification(Classification):
         return found
 
 
+class ForeignTagging(Tagging):
+    """Tagging by a model that was trained on texts as they are, as the pipeline reads them."""
+
+    reads_spaces: ClassVar[bool] = True
+
+
+_FOREIGN: dict[str, Task] = {"tagging": ForeignTagging()}
+"""What a task is to a model that was trained elsewhere, where that differs."""
+
+
 def find_task(folder: Path, model: Bert, name: str | None = None) -> tuple[str, Task] | None:
     """Name and task of a model folder; None for an encoder that was not fine-tuned.
 
@@ -133,7 +143,7 @@ def infer_task(
     name = name or _USUAL[architecture]
     if name not in TASKS:
         raise TaskDataError("unknown task", f"--task {name}", f"one of {', '.join(TASKS)}")
-    task = TASKS[name]
+    task = _FOREIGN.get(name, TASKS[name])
     if task.architecture != architecture:
         raise ModelFolderError(
             f"a {architecture}, and the task {name} needs a {task.architecture}",

@@ -329,11 +329,16 @@ class WordPieces:
         return self.tokens[ragged_arange(self.first_tokens[words], sizes)]
 
 
-def word_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> WordPieces:
-    """Cuts words up, each different one once, as it is cut behind a space."""
+def word_pieces(tokenizer: Tokenizer, words: Iterable[str], *, spelled: bool = False) -> WordPieces:
+    """Cuts words up, each different one once, as it is cut behind a space.
+
+    Where they are `spelled` they have that space themselves, or have none.
+    """
     vocabulary: dict[str, int] = {}
     types = concatenated([[vocabulary.setdefault(word, len(vocabulary)) for word in words]])
-    pieces = token_ids(tokenizer, behind_spaces(tokenizer, vocabulary))
+    pieces = token_ids(
+        tokenizer, list(vocabulary) if spelled else behind_spaces(tokenizer, vocabulary)
+    )
     counts = concatenated([[len(piece) for piece in pieces]])
     return WordPieces(
         sizes=counts[types],

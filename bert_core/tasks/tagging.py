@@ -72,6 +72,8 @@ class Tagging(Task):
     """
 
     architecture: ClassVar[str] = "BertForTokenClassification"
+    reads_spaces: ClassVar[bool] = False
+    """Whether words of raw texts have the spaces that they have there, not always one before."""
 
     word_column: str = Field(
         default="0", description="column of the words, by name or number; -1 is the last"

@@ -24,7 +24,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, softmax
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.word_marks import behind_spaces
+from bert_core.word_marks import begins_behind_space, behind_spaces
 
 _IDEOGRAPHS = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 _MARK = "\u0300"
@@ -201,6 +201,7 @@ class TextTagging:
 
         Raises `TooManyTokensError` at the first word that is one too many.
         """
+        spelled = self.task.reads_spaces and not begins_behind_space(tokenizer)
         words: list[list[str]] = []
         spans = [np.empty(0, dtype=np.int64)]
         left = self.max_words
@@ -215,7 +216,7 @@ class TextTagging:
                         f"at most {self.max_words:,}",
                         "divide them among several requests",
                     )
-            words.append(some)
+            words.append(_spelled(example, some, places[::2]) if spelled else some)
             spans.append(places)
         rows = encode_words(
             tokenizer,
@@ -224,6 +225,7 @@ class TextTagging:
             self.task.max_length,
             overflow=self.overflow,
             every_token=self.aggregation != "first",
+            spelled=spelled,
         )
         notes = {
             "words": rows.words,
@@ -232,7 +234,7 @@ class TextTagging:
         }
         if self.aggregation in ("none", "simple"):
             flat = list(chain.from_iterable(words))
-            notes["pieces"] = _pieces(tokenizer, flat, rows.words, notes["spans"])
+            notes["pieces"] = _pieces(tokenizer, flat, rows.words, notes["spans"], spelled=spelled)
         no_labels = np.zeros_like(rows.lengths)
         return EncodedRows(
             input_ids=rows.input_ids,
@@ -382,17 +384,26 @@ def _words_of(text: str | Sequence[str], most: int | None) -> tuple[list[str], I
     return words, np.array(characters)
 
 
+def _spelled(text: str | Sequence[str], words: Sequence[str], begins: IntArray) -> list[str]:
+    """Words of a text, each with the space that stands before it; given ones have one between."""
+    if not isinstance(text, str):
+        return [f" {word}" if number else word for number, word in enumerate(words)]
+    return [
+        f" {word}" if begin and text[begin - 1].isspace() else word
+        for word, begin in zip(words, begins.tolist(), strict=True)
+    ]
+
+
 def _pieces(
-    tokenizer: Tokenizer, words: Sequence[str], word: IntArray, spans: IntArray
+    tokenizer: Tokenizer, words: Sequence[str], word: IntArray, spans: IntArray, *, spelled: bool
 ) -> IntArray:
     """The characters of each place, [P, 2], given its word; a word's places follow one another."""
     number: dict[str, int] = {}
     types = concatenated([[number.setdefault(each, len(number)) for each in words]])
-    texts = behind_spaces(tokenizer, number)
+    texts = list(number) if spelled else behind_spaces(tokenizer, number)
     aligned = align(tokenizer, texts)
-    added = concatenated(
-        [[len(text) - len(each) for text, each in zip(texts, number, strict=True)]]
-    )
+    own = [each.removeprefix(" ") for each in number] if spelled else number
+    added = concatenated([[len(text) - len(each) for text, each in zip(texts, own, strict=True)]])
     is_first = np.diff(word, prepend=-1) != 0
     begins = np.flatnonzero(is_first)
     counts = np.diff(np.append(begins, len(word)))  # a word that is too long has lost some

@@ -50,15 +50,17 @@ def encode_words(
     *,
     overflow: Overflow = "window",
     every_token: bool = False,
+    spelled: bool = False,
 ) -> WordRows:
     """Rows of at most `max_length` tokens.
 
     `texts` [N] ascends: it is the number of the text that a sentence is of. A text of which no word
     has a token has no row. A text that is too long has windows, or loses whole words on the side
     that `overflow` says. With `every_token` all sub-words of a word are places, one after another.
+    Words are read as if each stood behind a space, or as they are `spelled`.
     """
     ids, room = special_token_ids(tokenizer), max_length - 2
-    pieces = word_pieces(tokenizer, chain.from_iterable(sentences))
+    pieces = word_pieces(tokenizer, chain.from_iterable(sentences), spelled=spelled)
     words = np.flatnonzero(pieces.sizes)  # [K]
     num_words = concatenated([[len(each) for each in sentences]])  # [N]
     sentence_of = np.repeat(np.arange(len(sentences)), num_words)

@@ -304,7 +304,7 @@ def test_words_have_their_tags(folder_of, kind, make):
     tags = ["O", "B-LOC", "B-PER"]
     model, folder = folder_of(kind, tokenizer, id2label=dict(enumerate(tags)))
     text = "Paris is the capital of France"
-    rows = tokenizer(f" {text}" if make is byte_tokenizer else text, return_tensors="pt")
+    rows = tokenizer(text, return_tensors="pt")
     wanted = model(**rows).logits[0].softmax(-1)
     of_word = rows.word_ids()
     first = [of_word.index(number) for number in sorted(set(of_word) - {None})]
@@ -320,6 +320,28 @@ def test_words_have_their_tags(folder_of, kind, make):
     assert [score for _, score in got] == pytest.approx([score for _, score in kept], abs=1e-5)
     for entity in found.entities:
         assert entity.text == text[entity.start : entity.end] and " " not in entity.text
+
+
+def test_a_tagger_reads_the_spaces_of_a_text_as_the_pipeline_does(folder_of):
+    tokenizer = byte_tokenizer()
+    tags = ["O", "B-LOC", "B-PER"]
+    model, folder = folder_of(
+        RobertaForTokenClassification, tokenizer, id2label=dict(enumerate(tags))
+    )
+    text = "Paris (France) is it Bavaria! Japan?"
+    rows = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+    spans = rows.pop("offset_mapping")[0].tolist()
+    scores, chosen = model(**rows).logits[0].softmax(-1).max(-1)
+    wanted = [
+        (begin + len(text[begin:end]) - len(text[begin:end].lstrip()), end, tags[tag], score)
+        for (begin, end), tag, score in zip(spans, chosen.tolist(), scores.tolist(), strict=True)
+        if end > begin and tags[tag] != "O"
+    ]
+    (found,) = load_predictor(folder).predict([text], aggregation="none")
+    got = [(each.start, each.end, each.type) for each in found.entities]
+    assert got == [each[:3] for each in wanted] and len(got) > 3
+    scores = [each.score for each in found.entities]
+    assert scores == pytest.approx([each[3] for each in wanted], abs=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", ["none", "simple"])
