@@ -30,8 +30,8 @@ Marks = npt.NDArray[np.uint8]
 def begins_word(ids: npt.NDArray[np.integer[Any]], marks: Marks) -> npt.NDArray[np.bool_]:
     """Whether each token begins a word, bool [T], of tokens [T] in their order; the first does.
 
-    A word is a run of letters and digits, or a sign, with the space before it. `marks`
-    [vocabulary] are those of `word_marks`.
+    A word is a run of letters and digits, or a sign, with the space before it. Where Chinese is
+    written without spaces, each token of it is one. `marks` [vocabulary] are those of `word_marks`.
     """
     of_tokens = marks[ids]
     begins = (of_tokens & BEGINS) != 0
@@ -76,10 +76,13 @@ def _read(tokenizer: Tokenizer) -> Marks:
         begins = text != token
         if token in added:  # raw text, such as ModernBERT's runs of spaces
             text = token
-        elif as_bytes is not None:
-            text = bytes(as_bytes.get(each, 0) for each in text).decode(errors="ignore")
-        elif _BYTE.fullmatch(token):  # one of a character that the vocabulary lacks
-            text = bytes.fromhex(token[3:5]).decode(errors="ignore")
+        elif as_bytes is not None or _BYTE.fullmatch(token):
+            if as_bytes is not None:
+                raw = bytes(as_bytes.get(each, 0) for each in text)
+            else:
+                raw = bytes.fromhex(token[3:5])
+            begins |= raw[:1] in _CHINESE
+            text = raw.decode(errors="ignore")  # without what is part of a character
         else:
             text = text.replace(mark, " ")
         is_space = token == mark or (bool(text) and text.isspace())
@@ -90,10 +93,16 @@ def _read(tokenizer: Tokenizer) -> Marks:
 
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""How a vocabulary names a byte of a character that it lacks."""
+_CHINESE = {bytes([first]) for first in range(0xE4, 0xEA)}
+"""The first byte of Chinese characters in UTF-8, U+4000 to U+9FFF."""
+IDEOGRAPHS = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
+"""Chinese characters, as part of a set in a regular expression."""
+_IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 
 
 def _is_of_word(character: str) -> bool:
-    return category(character)[0] in "LNM"
+    return category(character)[0] in "LNM" and _IDEOGRAPH.match(character) is None
 
 
 BYTE_SPACE = "\u0120"

@@ -24,13 +24,12 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, softmax
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rng import IntArray, ragged_arange
-from bert_core.word_marks import begins_behind_space, behind_spaces
+from bert_core.word_marks import IDEOGRAPHS, begins_behind_space, behind_spaces
 
-_IDEOGRAPHS = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 _MARK = "\u0300"
 """Stands for any combining mark: it is part of the word whose letter it follows."""
 
-_A = rf"[^\W_{_IDEOGRAPHS}]"  # a letter or digit
+_A = rf"[^\W_{IDEOGRAPHS}]"  # a letter or digit
 _CLITIC = rf"['’](?:[sSmMdD]|ve|VE|re|RE|ll|LL)(?![\w{_MARK}])"
 _IN_ADDRESS = r"[!#-&+-;=?-Z_a-z~]*[#-&+\-/-9=@-Za-z]"  # an address ends before a sentence's signs
 
@@ -55,7 +54,7 @@ _WORD = re.compile(
     rf"|(?<=[A-Z\d])&(?=[A-Z\d])"  # AT&T
     rf'|(?<=[א-ת])["״׳](?=[א-ת])'  # Hebrew acronyms
     rf")*+)"
-    rf"|[{_IDEOGRAPHS}]"  # written without spaces
+    rf"|[{IDEOGRAPHS}]"  # written without spaces
     rf"|([^\w\s{_MARK}])\2*|_+"  # a sign, or equal ones
 )
 _ABBREVIATION = re.compile(r"(?:^|[.-])[^\W\d_]{1,2}\.-?[^\W\d_]{1,2}$")  # U.N, Ph.D, J.-P

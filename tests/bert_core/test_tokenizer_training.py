@@ -10,13 +10,14 @@ import unicodedata
 from collections import Counter
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from bert_core.special_tokens import TokenizerError, num_embeddings, special_token_ids
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.tokenizer import load_tokenizer, save_tokenizer
 from bert_core.tokenizer_training import TokenizerKind, train_tokenizer, train_wordpiece
-from bert_core.word_marks import space_mark
+from bert_core.word_marks import begins_word, space_mark, word_marks
 
 TOKENIZER_KINDS = get_args(TokenizerKind)
 
@@ -108,6 +109,18 @@ def test_any_text_has_the_tokens_that_its_sentences_have_in_shards(kind, tmp_pat
         asked = re.sub(rf"\b{word}\b", "[MASK]", text, count=1)
         assert tokenizer.encode(asked, add_special_tokens=False).ids == masked, asked
     assert tokenizer.decode(shard) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_chinese_clause_is_not_one_word(kind):
+    text = "我们在北京看到了一只猫，它在垫子上坐着。"
+    tokenizer = train_tokenizer(kind, [f"{text} The cat sat."] * 9, 320, lowercase=False)
+    ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids)
+    begins = begins_word(ids, word_marks(tokenizer))
+    words = np.add.reduceat(np.ones_like(ids), np.flatnonzero(begins))
+    assert words.max() <= 3 and len(words) > 3, "a character has three bytes at most"
+    mixed = tokenizer.encode("cats sat", add_special_tokens=False).ids
+    assert begins_word(np.array(mixed), word_marks(tokenizer)).sum() == 2
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
