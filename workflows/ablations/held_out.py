@@ -139,7 +139,17 @@ def pretraining_table(outcome: AblationOutcome, paper: PaperAblation) -> Table:
         notes.append(
             "Left to right learns from every token, masked variants from the predicted share."
         )
+    if timed := _of_equal_time(outcome):
+        steps = (f"{each.title} {_seconds_of_steps(each)}" for each in timed)
+        notes.append(
+            f"Minutes are by the seconds of a step, measured in turns before: {', '.join(steps)}. "
+            "The time is what the runs took, beside all else that the machine did meanwhile."
+        )
     return Table("Held-out documents at the last step, losses in nats", columns, rows, notes)
+
+
+def _seconds_of_steps(variant: VariantOutcome) -> str:
+    return " and ".join(f"{phase.seconds:.3g}" for phase in variant.phases)
 
 
 def _figure(variant: VariantOutcome, name: str, form: str) -> Cell:

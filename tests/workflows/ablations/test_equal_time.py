@@ -18,9 +18,14 @@ from bert_core.tokenizer import load_tokenizer
 from workflows.ablations import equal_time
 from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.equal_time import TimedPhase, with_minutes
-from workflows.ablations.held_out import curve_figures, equal_time_verdict, minutes_curve
+from workflows.ablations.held_out import (
+    curve_figures,
+    equal_time_verdict,
+    minutes_curve,
+    pretraining_table,
+)
 from workflows.ablations.report import write_ablation_report
-from workflows.ablations.studies import chosen_variants, variant_settings
+from workflows.ablations.studies import chosen_variants, find_study, variant_settings
 from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
@@ -205,6 +210,9 @@ def test_the_verdict_says_when_the_better_one_was_where_the_other_ended():
     said = equal_time_verdict(outcome)
     assert said.startswith("after 60 minutes each, ") and "nats a token" in said
     assert f"{second.title} reaches the 3.0000 of {first.title} after 30 minutes" in said
+    *_, note = pretraining_table(outcome, find_study("objective").paper).notes
+    seconds = [f"{each.title} {each.phases[0].seconds:.3g}" for each in (first, second)]
+    assert all(each in note for each in seconds), note
     of_equal_steps = [replace(variant, phases=()) for variant in outcome.variants]
     assert equal_time_verdict(replace(outcome, variants=tuple(of_equal_steps), minutes=None)) == ""
 
