@@ -18,6 +18,7 @@ from workflows.ablations.settings import AblateSettings
 from workflows.ablations.studies import Variant
 from workflows.pretraining.job import for_workers
 from workflows.pretraining.settings import PretrainSettings
+from workflows.progress import duration
 from workflows.runs.folder import RunFolder
 
 _FILE = "seconds_per_step.json"
@@ -67,11 +68,7 @@ def of_equal_time(
     known = read_json_object(path, is_optional=True)
     unknown = [given for given in variants if given[0].is_trained and given[0].name not in known]
     if unknown:
-        gpus = settings.gpus_per_trial
-        rounds = [
-            [_measured(each, shards, models, gpus) for _, each, models in unknown]
-            for _ in range(_ROUNDS)
-        ]
+        rounds = _rounds(settings, unknown, shards)
         for (variant, _, _), by_round in zip(unknown, zip(*rounds, strict=True), strict=True):
             known[variant.name] = [
                 statistics.median(seconds) for seconds in zip(*by_round, strict=True)
@@ -84,11 +81,30 @@ def of_equal_time(
             continue
         longer = with_minutes(each, known[variant.name], settings.minutes)
         seconds = 60 * settings.minutes / longer.total_steps
-        print(f"timing   {variant.title}: {seconds:.3f} s a step, {longer.total_steps:,} steps")
+        title = variant.title
+        print(f"timing   {title}: {seconds:.3f} s a step, {longer.total_steps:,} steps", flush=True)
         pairs = zip(longer.phases, known[variant.name], strict=True)
         phases = (TimedPhase(phase.sequence_length, phase.steps, took) for phase, took in pairs)
         timed.append((longer, tuple(phases)))
     return timed
+
+
+def _rounds(
+    settings: AblateSettings,
+    variants: Sequence[tuple[Variant, PretrainSettings, Models]],
+    shards: Path,
+) -> list[list[list[float]]]:
+    """Seconds of a step, by round, variant and phase; says how long it takes."""
+    num_phases = sum(len(each.phases) for _, each, _ in variants)
+    least = duration(_ROUNDS * num_phases * _SECONDS)
+    print(f"timing   steps of {len(variants)} variants in turns, {least} or more", flush=True)
+    rounds, begin = [], time.monotonic()
+    for number in range(1, _ROUNDS + 1):
+        gpus = settings.gpus_per_trial
+        rounds.append([_measured(each, shards, models, gpus) for _, each, models in variants])
+        left = (time.monotonic() - begin) / number * (_ROUNDS - number)
+        print(f"timing   round {number} of {_ROUNDS}  ETA {duration(left)}", flush=True)
+    return rounds
 
 
 def with_minutes(

@@ -122,7 +122,7 @@ def test_steps_are_measured_on_the_cluster(block_settings, ray_cluster, monkeypa
 
 
 def test_a_slow_moment_of_the_machine_takes_no_steps_from_a_variant(
-    tmp_path, block_settings, monkeypatch
+    tmp_path, block_settings, monkeypatch, capsys
 ):
     asked = []
 
@@ -135,6 +135,10 @@ def test_a_slow_moment_of_the_machine_takes_no_steps_from_a_variant(
         steps = [planned.job.settings.total_steps for planned in ablation.variants]
     assert steps == [300, 300]
     assert asked[:4] == ["bert", "modern"] * 2, "in turns"
+    said = capsys.readouterr().out
+    assert (
+        "steps of 2 variants in turns, 1 min 40 s or more" in said and "round 4 of 5  ETA" in said
+    )
 
 
 def of_an_hour(curves, phases):
