@@ -152,8 +152,8 @@ class AblateSettings(PretrainSettings):
         return tracking
 
     @classmethod
-    def _reads_one_text(cls, values: Mapping[str, Any]) -> bool:
-        return values.get("study") == BLOCK or super()._reads_one_text(values)
+    def _compares_blocks(cls, values: Mapping[str, Any]) -> bool:
+        return values.get("study") == BLOCK
 
 
 @dataclass(frozen=True)

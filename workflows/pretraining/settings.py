@@ -137,18 +137,23 @@ class PretrainSettings(RunSettings):
     @model_validator(mode="before")
     @classmethod
     def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
-        """The modern block reads one text: that is the default of rows with it."""
-        rows = values.get("rows", {})
-        if not cls._reads_one_text(values) or not isinstance(rows, dict):
+        """The modern block reads one text, and predicts more of it: so it is by default.
+
+        Why more: docs/guides/ablations.md#recipe. Both blocks are compared at the paper's rate.
+        """
+        rows, model = values.get("rows", {}), values.get("model")
+        is_modern = isinstance(model, dict) and model.get("block") == "modern"
+        if not (is_modern or cls._compares_blocks(values)) or not isinstance(rows, dict):
             return values
         if rows.get("objective", "mlm") != "mlm":
             return values  # it will be refused for that, not for what stands here
-        return values | {"rows": {"objective": "mlm", "input_format": "full_sentences"} | rows}
+        usual = {"objective": "mlm", "input_format": "full_sentences"}
+        usual |= {"masked_share": 0.3} if is_modern else {}
+        return values | {"rows": usual | rows}
 
     @classmethod
-    def _reads_one_text(cls, values: Mapping[str, Any]) -> bool:
-        model = values.get("model")
-        return isinstance(model, dict) and model.get("block") == "modern"
+    def _compares_blocks(cls, values: Mapping[str, Any]) -> bool:  # noqa: ARG003 - of an ablation
+        return False
 
     @model_validator(mode="after")
     def _the_block_can_be_trained_so(self) -> Self:

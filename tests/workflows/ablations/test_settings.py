@@ -199,6 +199,7 @@ def test_both_blocks_read_one_text_and_differ_in_nothing_else():
         variant_settings(settings, variant) for variant in chosen_variants("block", settings, ())
     )
     assert modern.model.block == "modern" and papers.model.block == "bert"
+    assert papers.rows.masked_share == 0.15
     assert papers.rows == modern.rows and papers.optimizer == modern.optimizer
     assert papers.model.hidden_dropout_prob == modern.model.hidden_dropout_prob == 0.05
     dropout = [each.model.attention_probs_dropout_prob for each in (papers, modern)]

@@ -59,6 +59,9 @@ def test_the_modern_block_has_defaults_of_its_own():
     )
     assert (settings.rows.objective, settings.rows.input_format) == ("mlm", "full_sentences")
     assert settings.rows.whole_word and settings.heads == ("masked_token",)
+    assert settings.rows.masked_share == 0.3
+    own = settings.model_dump(mode="json") | {"rows": {"masked_share": 0.15}}
+    assert PretrainSettings.model_validate(own).rows.masked_share == 0.15
     config = settings.architecture(1000, 0)
     assert isinstance(config, ModernConfig) and config.max_position_embeddings == 128
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0, 0)
@@ -76,7 +79,7 @@ def test_the_modern_block_has_defaults_of_its_own():
 
 def test_a_phase_may_have_rows_masks_and_positions_of_its_own():
     phases = [
-        {"sequence_length": 64, "steps": 3, "global_batch_size": 32, "masked_share": 0.3},
+        {"sequence_length": 64, "steps": 3, "global_batch_size": 32, "masked_share": 0.4},
         {"sequence_length": 128, "steps": 2, "micro_batch_size": 8, "global_rope_theta": 1e5},
         {"sequence_length": 128, "steps": 1},
     ]
@@ -85,12 +88,12 @@ def test_a_phase_may_have_rows_masks_and_positions_of_its_own():
     )
     sizes = [(batch.global_batch_size, batch.micro_batch_size) for batch in settings.batches]
     assert sizes == [(32, 32), (256, 8), (256, 32)]
-    assert [settings.rows_of(number).masked_share for number in range(3)] == [0.3, 0.15, 0.15]
+    assert [settings.rows_of(number).masked_share for number in range(3)] == [0.4, 0.3, 0.3]
     assert settings.heldout_rows == settings.rows.model_copy(update={"masked_share": 0.2})
     thetas = [settings.global_rope_theta_of(number) for number in range(3)]
     assert thetas == [10_000, 100_000, 10_000]
     assert described_phases(settings.phases) == (
-        "3 x 64 (global_batch_size 32, masked_share 0.3), "
+        "3 x 64 (global_batch_size 32, masked_share 0.4), "
         "2 x 128 (micro_batch_size 8, global_rope_theta 100000.0), 1 x 128"
     )
     assert PretrainSettings(**settings.model_dump(mode="json")) == settings

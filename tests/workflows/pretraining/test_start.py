@@ -415,7 +415,7 @@ def test_a_decay_has_the_masks_and_rotations_of_the_checkpoints_phase(decays_fro
     for step, phase, message in (
         (60, second, "keep them: model.global_rope_theta: 10000.0 -> 160000.0"),
         (70, first, "keep them: model.global_rope_theta: 160000.0 -> 10000.0"),
-        (70, first | of_block, "keep them: rows.masked_share: 0.2 -> 0.15"),
+        (70, first | of_block, "keep them: rows.masked_share: 0.2 -> 0.3"),
     ):
         with pytest.raises(UserError, match=message) as raised:
             decays_from(step, phases=[phase])
