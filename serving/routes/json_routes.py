@@ -32,7 +32,7 @@ class Routes:
 
 def own_router(handlers: Mapping[str, Handlers]) -> APIRouter:
     """Our own routes, by their tags: JSON by POST, with their answers and refusals."""
-    router = APIRouter(dependencies=[Depends(refuse_parameters)])
+    router = APIRouter()
     for tag, tagged in handlers.items():
         for path, (handler, answer) in tagged.items():
             router.add_api_route(
@@ -41,6 +41,7 @@ def own_router(handlers: Mapping[str, Handlers]) -> APIRouter:
                 tags=[tag],
                 response_model=answer,
                 responses=PROBLEMS,
+                dependencies=[Depends(refuse_parameters)],  # not the router's: others are put in it
             )
     return router
 
