@@ -30,7 +30,7 @@ from bert_core.special_tokens import (
     special_token_ids,
     special_tokens,
 )
-from bert_core.tokenizer_file import MOST_BYTES, read_tokenizer_file, steps_of
+from bert_core.tokenizer_file import MOST_BYTES, read_tokenizer_file, steps_in
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
@@ -159,9 +159,7 @@ def _num_between(tokenizer: Tokenizer, path: Path) -> int:
 
 def _row_steps(tokenizer: Tokenizer) -> list[Any]:
     """The steps that make rows of texts, as JSON."""
-    step = tokenizer.post_processor
-    described = {"post_processor": step and json.loads(step.__getstate__())}
-    return [each for each in steps_of(described, "post_processor") if each["type"] != "ByteLevel"]
+    return [each for each in steps_in(tokenizer, "post_processor") if each["type"] != "ByteLevel"]
 
 
 def has_segments(folder: Path) -> bool:

@@ -113,6 +113,14 @@ def steps_of(described: Mapping[str, Any], kind: str) -> Iterator[Any]:
             yield step if number <= _MOST_STEPS else {"type": f"Sequence of over {_MOST_STEPS}"}
 
 
+def steps_in(tokenizer: Tokenizer, kind: str) -> list[dict[str, Any]]:
+    """The same of a tokenizer that is read."""
+    step = getattr(tokenizer, kind)
+    # Of the tokenizer it would be all its vocabulary.
+    described = {kind: None if step is None else json.loads(step.__getstate__())}
+    return list(steps_of(described, kind))
+
+
 def _fault_of_step(kind: str, step: object) -> Fault | None:
     name = step.get("type") if isinstance(step, dict) else None
     if not isinstance(step, dict) or name not in _STEPS[kind]:

@@ -10,15 +10,7 @@ from typing import Any, Literal
 from unicodedata import normalize
 
 import numpy as np
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from bert_core.errors import reason_of
 from bert_core.special_tokens import BERT_TOKENS, SPECIAL_TOKENS, TokenizerError

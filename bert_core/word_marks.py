@@ -3,9 +3,8 @@
 `##ing`, `Ġhouse`, `▁house`, or, at the end of a word, `house</w>`.
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from unicodedata import category
 from weakref import WeakKeyDictionary
@@ -13,10 +12,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
-from tokenizers.normalizers import Normalizer
-from tokenizers.pre_tokenizers import PreTokenizer
 
 from bert_core.special_tokens import num_embeddings, special_tokens
+from bert_core.tokenizer_file import steps_in
 
 CONTINUING = "##"
 """How a word piece begins that continues a word, in vocabularies of WordPiece."""
@@ -114,7 +112,7 @@ def space_mark(tokenizer: Tokenizer) -> str | None:
 
     That of bytes (Radford et al. 2019), or that of SentencePiece; Gemma's normaliser writes it.
     """
-    for step in _steps(tokenizer.pre_tokenizer, "pretokenizers"):
+    for step in steps_in(tokenizer, "pre_tokenizer"):
         if step["type"] == "ByteLevel":
             return BYTE_SPACE
         if step["type"] == "Metaspace" and step["replacement"] != " ":  # else bytes follow
@@ -124,7 +122,7 @@ def space_mark(tokenizer: Tokenizer) -> str | None:
 
 def _written_for_spaces(tokenizer: Tokenizer) -> str | None:
     """What the normaliser puts in place of each space; None where they stay, or are removed."""
-    for step in _steps(tokenizer.normalizer, "normalizers"):
+    for step in steps_in(tokenizer, "normalizer"):
         if step["type"] == "Replace" and step["pattern"] == {"String": " "}:
             return step["content"].strip() or None
     return None
@@ -142,7 +140,7 @@ def word_ending(tokenizer: Tokenizer) -> str:
 
 def begins_behind_space(tokenizer: Tokenizer) -> bool:
     """Whether the first word of a text has the tokens that it has behind a space."""
-    for step in _steps(tokenizer.pre_tokenizer, "pretokenizers"):
+    for step in steps_in(tokenizer, "pre_tokenizer"):
         if step["type"] == "ByteLevel":
             return step["add_prefix_space"]
         if step["type"] == "Metaspace":
@@ -158,13 +156,6 @@ def behind_spaces(tokenizer: Tokenizer, words: Iterable[str]) -> list[str]:
     if begins_behind_space(tokenizer):
         return list(words)
     return [word and f" {word}" for word in words]
-
-
-def _steps(step: PreTokenizer | Normalizer | None, parts: str) -> list[Mapping[str, Any]]:
-    if step is None:
-        return []
-    described = json.loads(step.__getstate__())  # of the tokenizer it would be all its vocabulary
-    return described[parts] if described["type"] == "Sequence" else [described]
 
 
 def _byte_letters() -> dict[str, int]:

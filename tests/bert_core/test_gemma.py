@@ -32,7 +32,7 @@ from bert_core.predictor import load_predictor
 from bert_core.special_tokens import GEMMA_TOKENS, special_token_ids, special_tokens
 from bert_core.tasks.sequences import align, word_pieces
 from bert_core.tokenizer import load_tokenizer
-from bert_core.word_marks import begins_word, word_marks
+from bert_core.word_marks import begins_behind_space, begins_word, space_mark, word_marks
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -141,6 +141,15 @@ def test_words_begin_at_spaces_and_signs_and_unknown_letters_continue_them(ours)
     assert words == ["Paris", "is", "(", "the", ")", "capital", ",", "München", "dogs"]
     tokens = cut_texts(ours, [text])
     assert tokens.word_counts.tolist() == [len(words)]
+
+
+def test_spaces_are_marked_by_a_step_within_others(ours):
+    """As `do_lower_case` of sentence-transformers puts one before a folder's own."""
+    lowered = Tokenizer.from_str(ours.to_str())
+    own = normalizers.Sequence([ours.normalizer])
+    lowered.normalizer = normalizers.Sequence([normalizers.Lowercase(), own])
+    assert space_mark(lowered) == space_mark(ours) == "\u2581"
+    assert not begins_behind_space(lowered)
 
 
 def test_a_word_alone_is_cut_as_in_a_sentence(ours):

@@ -208,18 +208,14 @@ def _recipes(settings: PretrainSettings) -> list[Variant]:
     ]
     shares = [(1 / 3, {"masked_share": round(times * own, 6)}) for times in (2, 1.5, 1)]
     falling = [part for phase in settings.phases for part in _parts(phase, shares)]
-    other = {"adamw": ("stableadamw", "StableAdamW"), "stableadamw": ("adamw", "AdamW")}
-    optimizers = [
-        Variant(name, title, {"optimizer.name": name})
-        for name, title in [other.get(settings.optimizer.name, ("", ""))]
-        if name
-    ]
+    others = {"adamw": {"stableadamw": "StableAdamW"}, "stableadamw": {"adamw": "AdamW"}}
+    optimizers = others.get(settings.optimizer.name, {})
     packing = ("padded", "padded rows") if settings.batch.packed else ("packed", "packed rows")
     return [
         Variant("reference", "as given", {}, is_reference=True),
         Variant("masks", f"{2 * own:.0%} masked", {"rows.masked_share": 2 * own} | measured),
         Variant("falling_masks", f"{2 * own:.0%} masked, falling", {"phases": falling} | measured),
-        *optimizers,
+        *(Variant(name, title, {"optimizer.name": name}) for name, title in optimizers.items()),
         Variant(*packing, {"batch.packed": not settings.batch.packed}),
         Variant("growing_batches", "batches that grow", {"phases": growing}),
     ]
