@@ -294,10 +294,10 @@ STUDIES: dict[str, Study] = {
     ),
     "recipe": Study(
         "Which parts of newer recipes help here?",
-        ("optimizer.name", "batch.packed", "rows.masked_share", "evaluation.masked_share"),
+        (),  # each variant does one thing otherwise than what was given
         RECIPE_PARTS,
         _recipes,
-        ("phases",),
+        ("phases", "optimizer.name", "batch.packed", "rows.masked_share", "evaluation.masked_share"),
     ),
     ADAPTATION: Study(
         "Does continued pre-training on this text help, beyond as much of it on other text?",

@@ -266,6 +266,23 @@ def test_rows_are_packed_where_they_were_padded_and_the_other_way(preset, other)
     assert variant_settings(settings, variant).batch.packed == (other == "packed")
 
 
+@pytest.mark.parametrize(
+    ("given", "variant", "changes"),
+    [
+        (("--rows.masked_share", "0.2"), "masks", {"rows.masked_share": 0.4}),
+        (("--model.block", "modern"), "masks", {"rows.masked_share": 0.6}),
+        (("--optimizer.name", "stableadamw"), "adamw", {"optimizer.name": "adamw"}),
+        (("--batch.packed", "true"), "padded", {"batch.packed": False}),
+        (("--evaluation.masked_share", "0.1"), "masks", {"evaluation.masked_share": 0.1}),
+    ],
+)
+def test_parts_of_a_recipe_differ_from_what_was_given(given, variant, changes):
+    one_text = ("--rows.objective", "mlm", "--rows.input_format", "full_sentences")
+    settings = parsed("--study", "recipe", *one_text, *given)
+    (found,) = (each for each in chosen_variants("recipe", settings, ()) if each.name == variant)
+    assert changes.items() <= found.changes.items()
+
+
 def test_variants_of_a_recipe_mask_more_than_is_trained_whatever_is_held_out():
     settings = PretrainSettings(rows={"masked_share": 0.3}, evaluation={"masked_share": 0.15})
     variants = find_study("recipe").variants(settings)
