@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -18,8 +19,13 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tasks.catalog import TASKS
 from bert_core.tokenizer_training import train_wordpiece
+from workflows import finetune, pretrain, tune
+from workflows.ablations import settings as ablations
 from workflows.clusters.settings import ClusterSettings, tpu_slice
-from workflows.settings import LAYERS
+from workflows.mine_negatives import MineSettings
+from workflows.portable.settings import ExportSettings
+from workflows.prepare import PrepareSettings
+from workflows.settings import LAYERS, parse_command_line
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDES = sorted(
@@ -36,6 +42,15 @@ INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OPTION = re.compile(r"(?<![\w-])--[\w.-]*\w")
 PLACEHOLDERS = {"--section.field"}
+PARSERS = {
+    "workflows/ablate.py": ablations.parse,
+    "workflows/export.py": lambda words: parse_command_line(ExportSettings, words),
+    "workflows/finetune.py": finetune.parse,
+    "workflows/mine_negatives.py": lambda words: parse_command_line(MineSettings, words),
+    "workflows/prepare.py": lambda words: parse_command_line(PrepareSettings, words),
+    "workflows/pretrain.py": pretrain.parse,
+    "workflows/tune.py": tune.parse,
+}
 FILE = re.compile(r"(?<![\w./:-])\w[\w./-]*(?:\.(?:py|md|yaml|json|txt|png)\b|/(?![\w*/]))")
 IN_A_RUN_FOLDER = {"model/"}
 WRITTEN = re.compile(r"--json \S+")
@@ -45,8 +60,8 @@ SPANS = [span for page in PAGES.values() for span in INLINE.findall(FENCE.sub(""
 
 
 def shell_lines(text):
-    """Lines that call a program, without comments."""
-    for line in text.splitlines():
+    """Lines that call a program, without comments; one that ends in a backslash goes on."""
+    for line in text.replace("\\\n", " ").splitlines():
         command = line.partition("#")[0].strip()
         if re.match(r"(make|python|ray) |infra/[\w/]+\.sh\b", command):
             yield command
@@ -153,6 +168,27 @@ def test_every_program_is_there_and_takes_the_options_shown(program):
     assert shown <= declared_options(program)
     verbs = {word for word in words[:1] if re.fullmatch("[a-z]+", word)}
     assert all(re.search(rf"\b{verb}\b", help_of(program)) for verb in verbs)
+
+
+COMPLETE = [
+    (program.removeprefix("python "), words)
+    for command in COMMANDS
+    if not re.search(r"[\[\]|…]", command)
+    for program, words in [list(calls_of(command))[-1]]
+    if program.removeprefix("python ") in PARSERS and words
+]
+"""Commands that can be given as they stand, once there is such a text, model or bucket."""
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), COMPLETE, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_a_complete_command_is_read_by_its_program(program, words):
+    PARSERS[program](shlex.split(" ".join(words)))
+
+
+def test_the_complete_commands_are_found():
+    assert {program for program, _ in COMPLETE} == set(PARSERS)
 
 
 def test_options_named_in_prose_belong_to_a_program():
