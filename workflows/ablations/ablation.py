@@ -362,11 +362,12 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     """
     start = find_start(settings, storage)
     settings = continue_from(settings, start)  # a variant from scratch has that shape, too
+    learned_tasks(settings)
+    variants = chosen_variants(settings.study, settings, settings.variants)
+    to_train = [variant_settings(settings, variant) for variant in variants]
     tokenizer = None if start is None else start.encoder.path
     prepared = given_shards(settings, storage.folder, tokenizer)
     shards = open_shards(prepared, "train")
-    variants = chosen_variants(settings.study, settings, settings.variants)
-    to_train = [variant_settings(settings, variant) for variant in variants]
     if settings.control is not None:
         to_train = [
             on_its_text(variant, each, prepared, settings.control)

@@ -178,8 +178,11 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
     settings = parse_pretraining(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     _refuse_unfit_controls(settings)
-    for variant in chosen_variants(settings.study, settings, settings.variants):
-        variant_settings(settings, variant)  # before the text is prepared
+    _refuse_unfit_models(settings)
+    variants = chosen_variants(settings.study, settings, settings.variants)
+    if settings.start_from is None:  # else `opened_ablation` asks, once the start model is read
+        for variant in variants:
+            variant_settings(settings, variant)
     learned_tasks(settings)
     return settings
 
@@ -201,6 +204,17 @@ def _refuse_unfit_controls(settings: AblateSettings) -> None:
                 raise UserError(what, f"--study {ADAPTATION}", f"give --{option}")
     elif settings.control is not None:
         raise UserError("a control of no study", "--control", f"give --study {ADAPTATION}")
+
+
+def _refuse_unfit_models(settings: AblateSettings) -> None:
+    """Raises `UserError` where a start model, or a block, decides what a study varies."""
+    study = settings.study
+    if settings.start_from is not None and study in ("objective", "size", BLOCK):
+        what = f"the study {study} varies what a start model decides"
+        raise UserError(what, f"--start_from {settings.start_from}", "leave it out")
+    if settings.model.block == "modern" and study == "objective":
+        what = "the study objective varies what the modern block has one of"
+        raise UserError(what, "--model.block modern", "leave it out")
 
 
 def learned_tasks(settings: AblateSettings) -> list[LearnedTask]:
@@ -227,10 +241,10 @@ def learned_tasks(settings: AblateSettings) -> list[LearnedTask]:
 
 def _refuse_long_rows(settings: AblateSettings, learned: LearnedTask) -> None:
     """Fine-tuning would refuse them too, after all the pre-training."""
-    longest, positions = (
-        task_options(settings, learned).max_length,
-        settings.model.max_position_embeddings,
-    )
+    model = settings.model
+    if settings.start_from is not None and "max_position_embeddings" not in model.model_fields_set:
+        return  # `opened_ablation` asks again, once the start model is read
+    longest, positions = task_options(settings, learned).max_length, model.max_position_embeddings
     if longest > positions:
         raise UserError(
             f"rows of {longest} tokens, the encoders have {positions} positions",

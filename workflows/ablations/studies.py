@@ -173,7 +173,7 @@ BLOCK = "block"
 def _blocks(settings: PretrainSettings) -> list[Variant]:
     """Each with the dropout that it has by default, unless one was given for both.
 
-    That of a preset with the modern block is given for both.
+    That of settings with the modern block is for both; what it alone has is the modern one's.
     """
     modern: dict[str, Any] = {"model.block": "modern", "model.position_embedding": "rotary"}
     given = settings.model.model_fields_set
@@ -182,10 +182,18 @@ def _blocks(settings: PretrainSettings) -> list[Variant]:
     if settings.model.block == "modern":
         own = ("position_embedding", *MODERN_FIELDS)
         papers |= {f"model.{name}": ModelSettings.model_fields[name].default for name in own}
+        papers |= {f"model.{name}": getattr(settings.model, name) for name in DROPOUT}
+    if any(phase.global_rope_theta is not None for phase in settings.phases):
+        papers["phases"] = _without(settings.phases, "global_rope_theta")
     return [
         Variant("bert", "the paper's block", papers, is_reference=True),
         Variant("modern", "modern block", modern),
     ]
+
+
+def _without(phases: Sequence[Phase], name: str) -> list[dict[str, Any]]:
+    """The phases without what they say of one field."""
+    return [phase.model_dump(mode="json", exclude={name}) for phase in phases]
 
 
 def _recipes(settings: PretrainSettings) -> list[Variant]:
@@ -250,11 +258,14 @@ def _adaptation(settings: PretrainSettings) -> list[Variant]:
     measured_as = {"sequence_length", "global_batch_size", "micro_batch_size"}
     one_step = settings.phases[-1].model_dump(mode="json", include=measured_as) | {"steps": 1}
     unchanged = {"phases": [one_step], "optimizer.peak_learning_rate": _NO_LEARNING_RATE}
+    from_scratch = _FROM_SCRATCH
+    if any(phase.trains != "all" for phase in settings.phases):  # it has no new pieces
+        from_scratch = _FROM_SCRATCH | {"phases": _without(settings.phases, "trains")}
     return [
         Variant("start", "start model", unchanged, "RoBERTa", is_reference=True, is_trained=False),
         Variant(ADAPTED, "adapted", {}, "adapted to the domain"),
         Variant(CONTROL, "control: other text", {}, "adapted to another domain"),
-        Variant("scratch", "from scratch", _FROM_SCRATCH),
+        Variant("scratch", "from scratch", from_scratch),
     ]
 
 
@@ -287,17 +298,23 @@ STUDIES: dict[str, Study] = {
     ),
     BLOCK: Study(
         "Does the modern block learn more than the paper's, of as many parameters?",
-        ("model.block", "model.position_embedding"),
+        ("model.position_embedding",),
         BLOCKS,
         _blocks,
-        tuple(f"model.{name}" for name in (*DROPOUT, *MODERN_FIELDS)),
+        ("phases", *(f"model.{name}" for name in ("block", *DROPOUT, *MODERN_FIELDS))),
     ),
     "recipe": Study(
         "Which parts of newer recipes help here?",
         (),  # each variant does one thing otherwise than what was given
         RECIPE_PARTS,
         _recipes,
-        ("phases", "optimizer.name", "batch.packed", "rows.masked_share", "evaluation.masked_share"),
+        (
+            "phases",
+            "optimizer.name",
+            "batch.packed",
+            "rows.masked_share",
+            "evaluation.masked_share",
+        ),
     ),
     ADAPTATION: Study(
         "Does continued pre-training on this text help, beyond as much of it on other text?",
@@ -340,6 +357,7 @@ def variant_settings(settings: PretrainSettings, variant: Variant) -> PretrainSe
     Raises `UserError` where the two do not go together.
     """
     values = settings.model_dump(mode="json", include=set(PretrainSettings.model_fields))
+    values["model"] = settings.model.model_dump(mode="json", exclude_unset=True)
     values = with_point(values, variant.changes) | {"name": None}
     try:
         return validated(PretrainSettings, values, "the settings")

@@ -98,12 +98,15 @@ class ModelSettings(BaseModel):
         " texts of 8192 tokens",
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
-        if isinstance(values, dict) and values.get("block") == "modern":
-            return dict.fromkeys(DROPOUT, 0.0) | {"position_embedding": "rotary"} | values
-        return values
+    def _the_block_has_defaults(cls, values: Any, build: Any) -> Self:  # noqa: ANN401 - of pydantic
+        if not isinstance(values, dict) or values.get("block") != "modern":
+            return build(values)
+        usual = dict.fromkeys(DROPOUT, 0.0) | {"position_embedding": "rotary"}
+        settings = build(usual | values)
+        settings.model_fields_set.intersection_update(values)  # a start model has its own
+        return settings
 
     @model_validator(mode="after")
     def _the_block_has_these(self) -> Self:

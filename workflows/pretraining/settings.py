@@ -137,18 +137,19 @@ class PretrainSettings(RunSettings):
     @model_validator(mode="before")
     @classmethod
     def _the_block_has_defaults(cls, values: Any) -> Any:  # noqa: ANN401 - what a user wrote
-        """The modern block reads one text, and predicts more of it: so it is by default.
+        """The modern block reads one text, and from scratch predicts more of it: by default.
 
         Why more: docs/guides/ablations.md#recipe. Both blocks are compared at the paper's rate.
         """
         rows, model = values.get("rows", {}), values.get("model")
+        both = cls._compares_blocks(values)
         is_modern = isinstance(model, dict) and model.get("block") == "modern"
-        if not (is_modern or cls._compares_blocks(values)) or not isinstance(rows, dict):
+        if not (is_modern or both) or not isinstance(rows, dict):
             return values
         if rows.get("objective", "mlm") != "mlm":
             return values  # it will be refused for that, not for what stands here
         usual = {"objective": "mlm", "input_format": "full_sentences"}
-        usual |= {"masked_share": 0.3} if is_modern else {}
+        usual |= {} if both or values.get("start_from") else {"masked_share": 0.3}
         return values | {"rows": usual | rows}
 
     @classmethod

@@ -2,9 +2,11 @@
 
 import pytest
 
+from bert_core.config import ModernConfig
 from bert_core.errors import UserError
 from bert_core.settings import rate_for
 from workflows.ablations.settings import (
+    LearningSettings,
     finetuning_rate,
     learned_tasks,
     parse,
@@ -214,6 +216,61 @@ def test_both_blocks_read_one_text_and_differ_in_nothing_else():
     (_, last) = chosen_variants("block", settings_of(), ())
     with pytest.raises(UserError, match="both ways"):
         variant_settings(settings_of(), last)
+
+
+@pytest.mark.parametrize(
+    "given", ["--model.local_attention 64", "--model.global_rope_theta 160000", ""]
+)
+def test_what_the_modern_block_alone_has_is_of_its_variant(tmp_path, given):
+    phases = '[{"sequence_length": 64, "steps": 9, "global_rope_theta": 40000}]'
+    (tmp_path / "own.yaml").write_text("model: {block: modern}\n", encoding="utf-8")
+    for block in (("--model.block", "modern"), ("--preset", str(tmp_path / "own.yaml"))):
+        more = ("--phases", phases, "--optimizer.warmup_share", "0.2", *given.split())
+        settings = parsed("--study", "block", *block, *more)
+        bert, modern = (
+            variant_settings(settings, each) for each in chosen_variants("block", settings, ())
+        )
+        assert (bert.model.block, modern.model.block) == ("bert", "modern")
+        assert modern.model == settings.model and modern.phases == settings.phases
+        assert bert.phases[0].global_rope_theta is None
+        assert bert.rows == modern.rows and bert.rows.masked_share == 0.15
+
+
+ADAPTATION_OF = ("--start_from", "m", "--shards", "s", "--control", "c", "--preset", "adapt")
+
+
+def test_a_start_model_says_how_long_rows_may_be():
+    phases = (
+        '[{"sequence_length": 1024, "steps": 9, "trains": "new_pieces"},'
+        ' {"sequence_length": 1024, "steps": 9, "global_rope_theta": 160000}]'
+    )
+    more = ("--phases", phases, "--vocabulary", "extend", "--finetuning.max_length", "1024")
+    settings = parsed("--study", "adaptation", *ADAPTATION_OF, *more)
+    start = ModernConfig(max_position_embeddings=8192, hidden_dropout_prob=0.05)
+    continued = settings.continued_from(start)
+    learned_tasks(continued)
+    start_model, adapted, control, scratch = (
+        variant_settings(continued, each) for each in chosen_variants("adaptation", continued, ())
+    )
+    assert [phase.trains for phase in adapted.phases] == ["new_pieces", "all"]
+    assert [phase.trains for phase in scratch.phases] == ["all", "all"]
+    for each in (start_model, adapted, control, scratch):
+        assert each.model.max_position_embeddings == 8192 and each.model.block == "modern"
+    short = settings.continued_from(ModernConfig(max_position_embeddings=1024))
+    assert learned_tasks(short)
+    with pytest.raises(UserError, match="rows of 2048 tokens, the encoders have 1024 positions"):
+        learned_tasks(short.model_copy(update={"finetuning": LearningSettings(max_length=2048)}))
+
+
+@pytest.mark.parametrize("study", ["objective", "size", "block"])
+def test_what_a_start_model_decides_is_not_varied(study):
+    with pytest.raises(UserError, match=f"the study {study} varies what a start model decides"):
+        parsed("--study", study, "--start_from", "m", "--preset", "adapt", "--shards", "s")
+
+
+def test_a_modern_block_has_one_objective():
+    with pytest.raises(UserError, match=r"--model.block modern \(leave it out\)"):
+        parsed("--model.block", "modern")
 
 
 def test_parts_of_a_recipe_have_the_same_steps_and_are_measured_alike():

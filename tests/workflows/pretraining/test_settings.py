@@ -77,6 +77,17 @@ def test_the_modern_block_has_defaults_of_its_own():
     assert own.recipe()["model"]["block"] == "modern"
 
 
+@pytest.mark.parametrize("block", [(), ("--model.block", "modern")])
+def test_a_start_model_of_the_modern_block_says_so_itself(block):
+    given = ["--preset", "adapt", "--start_from", "m", *block]
+    settings = parse_command_line(PretrainSettings, given)
+    continued = settings.continued_from(ModernConfig(hidden_dropout_prob=0.05))
+    assert continued.rows.masked_share == 0.15
+    assert continued.model.hidden_dropout_prob == 0.05
+    own = parse_command_line(PretrainSettings, [*given, "--model.hidden_dropout_prob", "0.2"])
+    assert own.continued_from(ModernConfig()).model.hidden_dropout_prob == 0.2
+
+
 def test_a_phase_may_have_rows_masks_and_positions_of_its_own():
     phases = [
         {"sequence_length": 64, "steps": 3, "global_batch_size": 32, "masked_share": 0.4},
