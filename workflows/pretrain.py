@@ -132,16 +132,8 @@ def recipe_inputs(
 
 
 def given_shards(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:
-    """The folder of `--shards`, or of `--text`, prepared; raises `UserError` where both are given.
-
-    Shards hold their own text: another one would be left out without a word.
-    """
-    if settings.shards is None:
-        return prepared_text(settings, storage, tokenizer)
-    if settings.text != PretrainSettings.model_fields["text"].default:
-        what = "shards are given, and text that would not be read"
-        raise UserError(what, f"--shards {settings.shards}", "leave out --text, or --shards")
-    return settings.shards
+    """The folder of `--shards`, or of `--text`, prepared."""
+    return settings.shards or prepared_text(settings, storage, tokenizer)
 
 
 def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:
@@ -154,6 +146,7 @@ def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | N
 
     wanted = PrepareSettings(
         text=settings.text,
+        text_column=settings.text_column,
         output=storage / "shards",
         tokenizer=None if tokenizer is None else str(tokenizer),
         new_pieces=settings.new_pieces if settings.vocabulary == "extend" else 0,

@@ -182,7 +182,7 @@ def parse_pretraining(kind: type[Settings], arguments: Sequence[str]) -> Setting
     if settings.decay_from is not None and warmups:
         what, remedy = "a run with --decay_from has no warm-up", "leave it out"
         raise UserError(what, f"--{warmups[0]}", remedy)
-    for name in ("vocabulary_size", "heldout_share"):
+    for name in ("text", "text_column", "vocabulary_size", "heldout_share", "new_pieces"):
         is_changed = getattr(settings, name) != kind.model_fields[name].default
         if settings.shards is not None and name in given and is_changed:
             what, remedy = "the text of --shards is prepared already", "leave it out, or --shards"
@@ -255,7 +255,7 @@ def find_teacher(
     teacher = open_encoder(settings.teacher, storage.folder, uri)
     where = f"--teacher {settings.teacher}"
     if tokenizer_hash(teacher.tokenizer) != shards.tokenizer_hash:
-        remedy = f"prepare the text with its own: --tokenizer {shlex.quote(str(teacher.path))}"
+        remedy = _preparation(teacher)
         raise UserError("the teacher has another tokenizer than the shards", where, remedy)
     if settings.heads[0] not in teacher.heads:
         what = f"a teacher without a {settings.heads[0].replace('_', '-')} head"
@@ -298,12 +298,15 @@ def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: Pretra
     if extended:
         what = "the shards were made with more word pieces than the start model has"
         raise UserError(what, str(shards.folder), "add --vocabulary extend")
-    folder = shlex.quote(str(start.encoder.path))
-    options = f"--text {shlex.join(settings.text)} --tokenizer {folder}"
-    if settings.vocabulary == "extend":
-        options += f" --new_pieces {settings.new_pieces}"
-    remedy = f"python workflows/prepare.py {options} --output SHARDS makes the right ones"
-    raise UserError(what, str(shards.folder), remedy)
+    new_pieces = settings.new_pieces if settings.vocabulary == "extend" else 0
+    raise UserError(what, str(shards.folder), _preparation(start.encoder, new_pieces))
+
+
+def _preparation(encoder: EncoderFolder, new_pieces: int = 0) -> str:
+    """The command that makes shards for an encoder; none say where their text lies."""
+    options = f"--text PATH… --tokenizer {shlex.quote(str(encoder.path))}"
+    options += f" --new_pieces {new_pieces}" if new_pieces else ""
+    return f"python workflows/prepare.py {options} --output SHARDS makes the right ones"
 
 
 def tokens_per_word(start: Start, shards: TokenShards) -> tuple[float, float]:

@@ -71,6 +71,7 @@ class PretrainSettings(RunSettings):
         description="folder of token shards; by default --text is prepared first",
     )
     text: list[str] = Field(default=["docs://"], description="text to prepare without --shards")
+    text_column: str = Field(default="text", description="its column in .jsonl and .parquet files")
     vocabulary_size: int = Field(
         default=30_000, ge=100, description="size of the trained vocabulary, without --shards"
     )
@@ -391,16 +392,13 @@ class PretrainSettings(RunSettings):
         if self.replay is None:
             changeable |= {"replay_share"}
         changeable |= {
+            "text_column",
             "vocabulary_size",
             "heldout_share",
             "vocabulary",
             "new_pieces",
-            "tracking",
-            "cluster",
-            "checkpoint",
-            "evaluation",
-            "recompute",
         }
+        changeable |= {"tracking", "cluster", "checkpoint", "evaluation", "recompute"}
         values = self.model_dump(mode="json", exclude=changeable)
         for section, fields in self._as_before().items():
             for name, value in fields.items():

@@ -1,5 +1,6 @@
 from collections import Counter
 
+import numpy as np
 import pytest
 from pretraining_runs import write_corpus
 
@@ -8,7 +9,7 @@ from bert_core.settings import RowSettings
 from bert_core.special_tokens import num_embeddings
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import encode_piece, join_pieces, scan_parts, take_inventory
-from bert_core.text.shards import ShardIndex, open_shards, write_index
+from bert_core.text.shards import TOKEN_COUNTS_NAME, ShardIndex, open_shards, write_index
 from bert_core.text.sources import find_parts
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash
 from bert_core.tokenizer_training import train_wordpiece
@@ -21,6 +22,7 @@ from workflows.pretrain import (
     refuse_unfit_shards,
     workers_note,
 )
+from workflows.pretrain import parse as parse_new_run
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import open_storage
@@ -50,10 +52,32 @@ def test_shards_that_cannot_train_are_refused(tmp_path, corpus):
 
 
 def test_text_beside_shards_is_refused_instead_of_left_out(tmp_path, corpus):
-    assert given_shards(parse("--shards", str(corpus)), tmp_path) == corpus
-    both = parse("--shards", str(corpus), "--text", "docs://numpy")
-    with pytest.raises(UserError, match=r"would not be read: .*leave out --text, or --shards"):
-        given_shards(both, tmp_path)
+    shards = ["--shards", str(corpus)]
+    for option in (("--text", "docs://numpy"), ("--text_column", "body")):
+        with pytest.raises(UserError, match=rf"{option[0]} \(leave it out, or --shards\)"):
+            parse_new_run([*shards, *option])
+    extended = ["--preset", "adapt", "--start_from", "m", "--vocabulary", "extend"]
+    with pytest.raises(UserError, match=r"--new_pieces \(leave it out, or --shards\)"):
+        parse_new_run([*shards, *extended, "--new_pieces", "500"])
+
+
+def test_the_settings_of_a_run_of_text_are_read_beside_its_shards(tmp_path, corpus):
+    written = tmp_path / "settings.yaml"
+    written.write_text("text: [papers.txt]\nvocabulary_size: 900\n", encoding="utf-8")
+    again = parse_new_run(["--preset", str(written), "--shards", str(corpus)])
+    assert given_shards(again, tmp_path) == corpus
+
+
+def test_text_is_read_from_its_column(tmp_path):
+    text, lines = tmp_path / "text.jsonl", [f"a line of number {number}" for number in range(200)]
+    text.write_text("".join(f'{{"body": "{line}"}}\n' for line in lines), encoding="utf-8")
+    options = ["--text", str(text), "--vocabulary_size", "150", "--heldout_share", "0.1"]
+    with pytest.raises(UserError, match=r"no column 'text'.*give --text_column, for example body"):
+        given_shards(parse_new_run(options), tmp_path)
+    settings = parse_new_run([*options, "--text_column", "body"])
+    shards = open_shards(given_shards(settings, tmp_path), "train")
+    assert int(np.load(shards.folder / TOKEN_COUNTS_NAME, allow_pickle=False).sum()) > 1000
+    assert settings.recipe() == parse_new_run(options).recipe()
 
 
 def test_more_workers_than_bins_are_told():

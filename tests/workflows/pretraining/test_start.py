@@ -283,11 +283,11 @@ def test_what_contradicts_the_start_model_is_one_line(run_of, given, message):
 def test_shards_of_another_tokenizer_are_refused_with_the_command_that_mends_it(
     run_of, tmp_path, start_folder
 ):
-    run = run_of(text="a.txt")
+    run = run_of()
     run.shards = write_corpus(tmp_path / "other", seed=8)
     with pytest.raises(UserError, match="another tokenizer") as raised:
         opened(run)
-    assert f"--text a.txt --tokenizer {start_folder} --output" in raised.value.remedy
+    assert f"--text PATH… --tokenizer {start_folder} --output" in raised.value.remedy
 
 
 def test_another_start_model_is_another_run(run_of, tmp_path, start_folder):
