@@ -23,6 +23,7 @@ from workflows.command import command
 from workflows.finetuning.settings import task_and_approach
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
+from workflows.sweeps.settings import refuse_worker_counts
 
 if TYPE_CHECKING:
     from workflows.sweeps.sweep import Sweep
@@ -36,7 +37,9 @@ main = command(lambda given: audit(parse(given)))
 
 def parse(arguments: Sequence[str]) -> AuditSettings:
     """The settings; which there are is decided by --task and --approach, or the preset's."""
-    return parse_command_line(audit_settings_class(*task_and_approach(arguments)), arguments)
+    settings_class = audit_settings_class(*task_and_approach(arguments))
+    refuse_worker_counts(arguments)
+    return parse_command_line(settings_class, arguments)
 
 
 def audit(settings: AuditSettings) -> bool:

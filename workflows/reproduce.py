@@ -272,7 +272,8 @@ def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSe
         return validated(PretrainSettings, values, "settings.yaml")
     from workflows.finetuning.settings import settings_class
 
-    values |= {"data": wanted.data or _data(recorded), "model": wanted.model or _encoder(recorded)}
+    values |= _data_again(recorded, wanted.data)
+    values |= {"model": wanted.model or _encoder(recorded)}
     values |= _taught(recorded)
     return validated(settings_class(values["task"], values["approach"]), values, "settings.yaml")
 
@@ -292,6 +293,16 @@ def _cluster(recorded: "RecordedRun", wanted: ReproduceSettings) -> dict[str, An
     }
 
 
+def _data_again(recorded: "RecordedRun", wanted: str | None) -> dict[str, Any]:
+    """Where the data are: those wanted, or as the run had them, with files of single splits."""
+    places = {"exclude": _kept_place(recorded, "exclude")}
+    if wanted:
+        return places | {"data": wanted}
+    places |= {name: _kept_place(recorded, name) for name in ("train", "dev", "test")}
+    has_all = places["train"] is not None and places["dev"] is not None
+    return places | {"data": "" if has_all else _data(recorded)}
+
+
 def _data(recorded: "RecordedRun") -> str:
     data = recorded.places.get("data", "")
     if "://" in data or (data and Path(data).expanduser().exists()):
@@ -301,12 +312,12 @@ def _data(recorded: "RecordedRun") -> str:
 
 
 def _kept_place(recorded: "RecordedRun", name: str) -> str | None:
-    """Returns the folder that a setting named, None where the run had none."""
+    """Returns the file or folder that a setting named, None where the run had none."""
     place = recorded.places.get(name)
     had_one = place is not None or f"{name}.sha256" in recorded.tags
-    if had_one and (place is None or not Path(place).exists()):
-        what = f"the folder of --{name}"
-        raise UserError(f"cannot locate {what}", recorded.name, "put it back where the run read it")
+    if had_one and (place is None or not ("://" in place or Path(place).expanduser().exists())):
+        what, remedy = f"cannot locate what --{name} named", "put it back where the run read it"
+        raise UserError(what, recorded.name, remedy)
     return place
 
 

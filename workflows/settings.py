@@ -199,14 +199,14 @@ def validated(settings_class: type[Settings], values: dict[str, Any], origin: st
         raise UserError(refusal(error), where, "see --help") from error
 
 
-def field_names(model: type[BaseModel], prefix: str = "", *, kind: type | None = None) -> list[str]:
+def field_names(model: type[BaseModel], prefix: str = "", *, kind: object = None) -> list[str]:
     """The dotted names of all fields of a settings class, or of those of one type."""
     names = []
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             names += field_names(annotation, f"{prefix}{name}.", kind=kind)
-        elif kind is None or annotation is kind:
+        elif kind is None or annotation == kind:
             names.append(prefix + name)
     return names
 
@@ -384,23 +384,35 @@ def _with_underscores(settings_class: type[BaseSettings], arguments: Sequence[st
     return rewritten
 
 
+_TRUTH = {"true": True, "false": False}
+
+
 def _flags_of_booleans(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:
     """Rewrites `--flag true` and `--flag false`, as one writes in YAML, to the flags they mean."""
-    known = {f"--{name}" for name in field_names(settings_class, kind=bool)}
+    kinds = (bool, bool | None)
+    known = {f"--{name}" for kind in kinds for name in field_names(settings_class, kind=kind)}
     rewritten: list[str] = []
     for argument in arguments:
-        before = rewritten[-1] if rewritten else ""
-        if before in known and argument.lower() in ("true", "false"):
-            if argument.lower() == "false":
-                rewritten[-1] = f"--no-{before.removeprefix('--')}"
+        option, equals, value = argument.partition("=")
+        if not (equals and option in known):
+            option, value = rewritten[-1] if rewritten else "", argument
+        elif value.lower() in _TRUTH:
+            rewritten.append(option)
+        if option in known and value.lower() in _TRUTH:
+            rewritten[-1] = option if _TRUTH[value.lower()] else f"--no-{option[2:]}"
         else:
             rewritten.append(argument)
     return rewritten
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, section by section."""
+    """`above` over `below`, section by section.
+
+    A warm-up in steps is over one that is a share: of both in one place the share counts.
+    """
     merged = dict(below)
+    if "warmup_steps" in above:
+        merged.pop("warmup_share", None)
     for key, value in above.items():
         old = merged.get(key)
         sections = isinstance(old, dict) and isinstance(value, dict)

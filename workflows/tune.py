@@ -12,7 +12,7 @@ from workflows.command import command
 from workflows.finetuning.settings import task_and_approach
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.sweeps.settings import TuneSettings, tune_settings_class
+from workflows.sweeps.settings import TuneSettings, refuse_worker_counts, tune_settings_class
 
 if TYPE_CHECKING:
     from workflows.sweeps.sweep import Sweep
@@ -24,6 +24,7 @@ main = command(lambda given: tune(parse(given)))
 def parse(arguments: Sequence[str]) -> TuneSettings:
     """The settings; which there are is decided by --task and --approach, or the preset's."""
     settings_class = tune_settings_class(*task_and_approach(arguments))
+    refuse_worker_counts(arguments)
     return parse_command_line(settings_class, arguments)
 
 

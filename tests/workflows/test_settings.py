@@ -59,6 +59,7 @@ class Dough(CommandLineSettings):
 
     rising_minutes: int = Field(default=1, description="minutes")
     is_sour: bool = Field(default=True, description="whether it is sour")
+    is_wet: bool | None = Field(default=None, description="whether it is wet")
     flour_name: str = Field(default="", description="a name")
 
 
@@ -87,6 +88,9 @@ def test_values_as_one_writes_them(layers):
     assert parse("--oven.steam").oven.steam
     assert not parse("--preset", "rye", "--oven.steam", "false").oven.steam
     assert not parse("--preset", "rye", "--no-oven.steam").oven.steam
+    assert parse("--oven.steam=True", "--name", "a").oven.steam
+    assert not parse("--preset", "rye", "--oven.steam=false").oven.steam
+    assert "--oven.steam" in refused("--oven.steam=maybe")
     assert parse("--flours", "rye", "--flours", "spelt").flours == ["rye", "spelt"]
     assert parse("--flours", '["rye"]').flours == ["rye"]
     assert parse("--name", "null").name is None
@@ -105,6 +109,8 @@ def test_hyphens_are_as_good_as_underscores(layers):
     assert parse_command_line(Dough, ["--rising-minutes", "5"]).rising_minutes == 5
     assert parse_command_line(Dough, ["--rising-minutes=6", "--no-is-sour"]).is_sour is False
     assert parse_command_line(Dough, ["--is-sour", "true"]).is_sour
+    assert parse_command_line(Dough, ["--is-sour=false", "--is-wet", "false"]).is_wet is False
+    assert parse_command_line(Dough, ["--is-wet=true"]).is_wet
     assert parse_command_line(Dough, ["--flour-name", "half-white"]).flour_name == "half-white"
     with pytest.raises(UserError, match="did you mean rising_minutes: --rising-minute"):
         parse_command_line(Dough, ["--rising-minute", "5"])

@@ -29,7 +29,7 @@ from workflows.finetuning.settings import settings_class
 from workflows.pretraining.job import parse_pretraining
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import given_names, given_option, validated
-from workflows.sweeps.settings import TuneSettings, tune_settings_class
+from workflows.sweeps.settings import TuneSettings, refuse_worker_counts, tune_settings_class
 from workflows.training.run_settings import CheckpointSettings, TrackingSettings
 
 EXPERIMENT = "ablations"
@@ -175,6 +175,7 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
     study = given_option(arguments, "study")
     if study is not None:  # first: together with the others' such a value may be wrong as well
         _refuse_varied_fields(study, arguments)
+    refuse_worker_counts(arguments)
     settings = parse_pretraining(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     _refuse_unfit_controls(settings)
@@ -202,6 +203,9 @@ def _refuse_unfit_controls(settings: AblateSettings) -> None:
             if value is None:
                 what = "the study adaptation compares a start model with a control"
                 raise UserError(what, f"--study {ADAPTATION}", f"give --{option}")
+        if settings.evaluation.other is not None:
+            what = "the study adaptation measures all encoders on both texts"
+            raise UserError(what, "--evaluation.other", "leave it out")
     elif settings.control is not None:
         raise UserError("a control of no study", "--control", f"give --study {ADAPTATION}")
 

@@ -12,7 +12,12 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task, has_answer
 from workflows.finetuning.data import located
-from workflows.finetuning.settings import FinetuneTrackingSettings, TaskRunSettings, settings_class
+from workflows.finetuning.settings import (
+    DIVISION_FIELDS,
+    FinetuneTrackingSettings,
+    TaskRunSettings,
+    settings_class,
+)
 from workflows.settings import validated
 from workflows.sweeps.settings import NO_AXIS, TuneSettings, tune_settings_class
 from workflows.training.run_settings import CheckpointSettings
@@ -166,5 +171,7 @@ def retraining_settings(settings: AuditSettings, exclude: Path | None) -> TaskRu
     """One ordinary run, on all training examples or without those that a file names."""
     values = settings.model_dump(mode="json", exclude=OWN_FIELDS | {"name"})
     values |= {"folds": None, "exclude": None if exclude is None else str(exclude)}
+    if settings.split is None:  # of what divided the folds this run has none
+        values = {name: value for name, value in values.items() if name not in DIVISION_FIELDS}
     kind = settings_class(settings.task, settings.approach)
     return validated(kind, values, "the command line")

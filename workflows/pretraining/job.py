@@ -176,8 +176,6 @@ def parse_pretraining(kind: type[Settings], arguments: Sequence[str]) -> Setting
     if len(warmups) > 1:
         where = " ".join(f"--{name}" for name in warmups)
         raise UserError("a warm-up given twice", where, "leave one out")
-    if warmups == [WARMUPS[0]]:  # over the share of a preset
-        arguments = [*arguments, f"--{WARMUPS[1]}", "null"]
     settings = parse_command_line(kind, arguments)
     if settings.decay_from is not None and warmups:
         what, remedy = "a run with --decay_from has no warm-up", "leave it out"

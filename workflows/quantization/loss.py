@@ -34,7 +34,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.outputs import compute_all_outputs
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
-from bert_core.text.sources import find_parts
+from bert_core.text.sources import CorpusError, find_parts
 from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
@@ -172,9 +172,18 @@ def _joined(parts: Sequence[tuple[IntArray, FloatArray]]) -> FloatArray:
 def _of_encoder(settings: QuantizeSettings, folder: Path, model: Bert) -> QuantizationLoss:
     dropped: Counter[str] = Counter()
     texts: list[str] = []
-    for part in divide(list(find_parts([settings.data], "text", dropped))):
-        for each in read_texts(part, dropped):
-            texts += [each.text] if isinstance(each.text, str) else []
+    unknown = [name for name in settings.options if name != "text_column"]
+    if unknown:
+        what = "an option of tasks, and an encoder has none"
+        raise UserError(what, f"--options {unknown[0]}", "leave it out, or give --task")
+    column = settings.options.get("text_column", "text")
+    try:
+        for part in divide(list(find_parts([settings.data], column, dropped))):
+            for each in read_texts(part, dropped, text_column=column):
+                texts += [each.text] if isinstance(each.text, str) else []
+    except CorpusError as error:
+        remedy = error.remedy.replace("--text_column", "--options text_column=COLUMN")
+        raise UserError(error.what, error.where, remedy) from error
     if not texts:
         raise UserError("no texts", settings.data, "give a file with a text a line")
     pooling = read_sentence_pooling(folder, model.config.max_position_embeddings)

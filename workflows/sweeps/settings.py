@@ -28,7 +28,7 @@ from pydantic import (
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest, require
 from workflows.finetuning.settings import TaskRunSettings, settings_class
-from workflows.settings import field_names, validated
+from workflows.settings import field_names, given_names, validated
 from workflows.sweeps.outcome import Point
 from workflows.training.run_settings import (
     REGISTER,
@@ -385,3 +385,11 @@ def trial_settings(
     return validated(
         of_trial, with_point(values, point) | {"seed": seed, "fold": fold}, f"--axis {named}"
     )
+
+
+def refuse_worker_counts(arguments: Sequence[str]) -> None:
+    """Raises `UserError` for workers of one run, given for runs of one each; a profile has some."""
+    for name in ("cluster.num_workers", "cluster.cpus_per_worker"):
+        if name in given_names(arguments):
+            remedy = "leave it out; its threads are --cluster.threads_per_worker"
+            raise UserError("runs side by side have one worker each", f"--{name}", remedy)

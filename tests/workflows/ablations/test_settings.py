@@ -47,6 +47,7 @@ def sweep_of(settings, *, fewest_layers=2):
         (["--task", "mrpc:features=a"], "features are for tags of words: --task mrpc:features"),
         (["--task", "ner:feature=a"], "no approach: --task ner:feature=a"),
         (["--task", "squad=a"], "rows of 384 tokens, the encoders have 128 positions"),
+        (["--cluster.num-workers=4"], "one worker each: --cluster.num_workers (leave it out"),
         (["--variants", "mlm", "ltr"], "unknown variant: --variants ltr (one of mlm_nsp, mlm,"),
         (["--tracking.register_as", "bert"], "an ablation registers no model"),
         (["--finetuning.epoch", "3"], "unknown setting, did you mean finetuning.epochs"),
@@ -260,6 +261,11 @@ def test_a_start_model_says_how_long_rows_may_be():
     assert learned_tasks(short)
     with pytest.raises(UserError, match="rows of 2048 tokens, the encoders have 1024 positions"):
         learned_tasks(short.model_copy(update={"finetuning": LearningSettings(max_length=2048)}))
+
+
+def test_an_adaptation_measures_on_both_texts():
+    with pytest.raises(UserError, match=r"--evaluation.other \(leave it out\)"):
+        parsed("--study", "adaptation", *ADAPTATION_OF, "--evaluation.other", "third")
 
 
 @pytest.mark.parametrize("study", ["objective", "size", "block"])

@@ -26,7 +26,7 @@ from bert_core.tokenizer import load_tokenizer
 from workflows.audit import main
 from workflows.audit import parse as parse_audit
 from workflows.audits.run import is_reported, judge, refuse_unfit_dev, refuse_unjudged
-from workflows.audits.settings import HELD_OUT, with_dev
+from workflows.audits.settings import HELD_OUT, retraining_settings, sweep_settings, with_dev
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import read_task_data
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS, FOLD_OUTPUTS
@@ -129,6 +129,18 @@ def test_without_a_dev_file_a_tenth_is_held_out_and_not_audited(tmp_path):
     report = json.loads((whole / "report.json").read_text())
     assert whole != folder and report["num_examples"] == 120 and trained == []
     assert report["retrained"] is None and report["not_retrained"] == "--no-retrain"
+
+
+def test_what_divides_the_folds_divides_no_run_after_them(tmp_path):
+    write_flipped(tmp_path / "data")
+    divided = ("--group_by", "author", "--split_seed", "3")
+    settings = with_dev(parse_audit([*audit_arguments(tmp_path), *divided]))
+    assert (settings.split, sweep_settings(settings).group_by) == (None, "author")
+    again = retraining_settings(settings, None)
+    assert (again.folds, again.group_by, again.split_seed) == (None, None, 0)
+    split = parse_audit([*audit_arguments(tmp_path), *divided, "--split", "0.2"])
+    held_out = retraining_settings(split, None)
+    assert (held_out.split, held_out.group_by, held_out.split_seed) == (0.2, "author", 3)
 
 
 @pytest.mark.slow

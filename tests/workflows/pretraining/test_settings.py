@@ -395,11 +395,14 @@ def test_an_option_that_would_do_nothing_is_refused(arguments, where):
     assert where in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_warmup_steps_that_are_given_win_over_the_share_of_a_preset():
+def test_warmup_steps_that_are_given_win_over_the_share_of_a_preset(tmp_path):
     adapt = ["--preset", "adapt", "--start_from", "model"]
     assert parse(adapt).warmup_steps == 300
     assert parse([*adapt, "--optimizer.warmup_steps", "100"]).warmup_steps == 100
     assert parse([*adapt, "--optimizer.warmup_share", "0.1"]).warmup_steps == 500
+    profile = tmp_path / "mine.yaml"
+    profile.write_text("optimizer: {warmup_steps: 100}", encoding="utf-8")
+    assert parse([*adapt, "--profile", str(profile)]).warmup_steps == 100
 
 
 def test_settings_of_a_run_of_text_may_be_repeated_on_its_shards(tmp_path):

@@ -38,6 +38,7 @@ from workflows.quantization.loss import (
 )
 from workflows.quantization.settings import QuantizeSettings
 from workflows.quantize import main
+from workflows.settings import parse_command_line
 
 
 def test_computations_take_turns_over_all_items():
@@ -183,6 +184,21 @@ def test_what_is_there_is_not_written_over(tmp_path):
     with pytest.raises(UserError, match="exists already"):
         write_quantized(source, source, LOSS)
     load_model_folder(source)
+
+
+def test_an_encoder_reads_texts_of_the_column_that_is_given(tmp_path):
+    folder, data = write_encoder(tmp_path / "encoder"), tmp_path / "texts.jsonl"
+    data.write_text('{"body": "a cat sat"}\n{"body": "a dog ran"}\n', encoding="utf-8")
+
+    def measured(*options):
+        given = ["--model", str(folder), "--data", str(data), "--output", str(tmp_path / "o")]
+        return measured_loss(parse_command_line(QuantizeSettings, [*given, *options]), folder)
+
+    assert "2 texts" in measured("--options", "text_column=body").data
+    with pytest.raises(UserError, match="give --options text_column=COLUMN, for example body"):
+        measured()
+    with pytest.raises(UserError, match="--options kind"):
+        measured("--options", "kind=regression")
 
 
 def test_a_copy_that_fails_is_no_folder(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from finetuning_runs import (
@@ -258,6 +259,24 @@ def test_what_is_given_comes_first(finetuning, pretraining, tmp_path):
     assert not again.cluster.use_gpu
     again = settings_again(recorded(pretraining), wanted("--shards", str(tmp_path)))
     assert again.shards == tmp_path
+
+
+def test_files_of_single_splits_are_read_again(finetuning, tmp_path):
+    files = {name: str(tmp_path / f"{name}.csv") for name in ("train", "dev", "exclude")}
+    for file in files.values():
+        Path(file).touch()
+    run = recorded(finetuning.model_copy(update=files | {"data": ""}))
+    again = settings_again(run, wanted())
+    assert {name: getattr(again, name) for name in files} == files and not again.data
+    elsewhere = settings_again(run, wanted("--data", "docs://"))
+    assert (elsewhere.data, elsewhere.train, elsewhere.dev) == ("docs://", None, None)
+    assert elsewhere.exclude == files["exclude"]
+    beside = recorded(finetuning.model_copy(update={"dev": "hf://a/b"}))
+    assert settings_again(beside, wanted()).dev == "hf://a/b"
+    assert settings_again(beside, wanted()).data == finetuning.data
+    Path(files["exclude"]).unlink()
+    with pytest.raises(UserError, match="cannot locate what --exclude named"):
+        settings_again(run, wanted("--data", "docs://"))
 
 
 def test_an_alias_may_have_moved_so_the_version_counts(finetuning):
