@@ -83,7 +83,7 @@ class ForeignClassification(Classification):
 
 
 class ForeignTagging(Tagging):
-    """Tagging by a model that was trained on texts as they are, as the pipeline reads them."""
+    """Tagging by a model that was trained elsewhere: its words have the spaces of their text."""
 
     reads_spaces: ClassVar[bool] = True
 

@@ -384,7 +384,10 @@ def _words_of(text: str | Sequence[str], most: int | None) -> tuple[list[str], I
 
 
 def _spelled(text: str | Sequence[str], words: Sequence[str], begins: IntArray) -> list[str]:
-    """Words of a text, each with the space that stands before it; given ones have one between."""
+    """Words of a text, each behind a space where white space stands; given ones have one between.
+
+    However much and of whatever kind: annotated sentences have single spaces.
+    """
     if not isinstance(text, str):
         return [f" {word}" if number else word for number, word in enumerate(words)]
     return [

@@ -344,6 +344,19 @@ def test_a_tagger_reads_the_spaces_of_a_text_as_the_pipeline_does(folder_of):
     assert scores == pytest.approx([each[3] for each in wanted], abs=1e-5)
 
 
+@pytest.mark.parametrize("gap", ["  ", "\t", "\n\n", "\u00a0"])
+def test_a_tagger_reads_any_white_space_as_one_space(folder_of, gap):
+    tags = {"id2label": dict(enumerate(["O", "B-LOC", "B-PER"]))}
+    _, folder = folder_of(RobertaForTokenClassification, byte_tokenizer(), **tags)
+    text = "Paris (France) is it Bavaria! Japan?"
+    predictor = load_predictor(folder)
+    wide, usual = predictor.predict([text.replace(" ", gap), text], aggregation="none")
+    assert len(usual.entities) > 3
+    assert [each.text for each in wide.entities] == [each.text for each in usual.entities]
+    scores = [each.score for each in usual.entities]
+    assert [each.score for each in wide.entities] == pytest.approx(scores, abs=1e-6)
+
+
 @pytest.mark.parametrize("aggregation", ["none", "simple"])
 @pytest.mark.parametrize(
     ("kind", "make"),
