@@ -184,7 +184,8 @@ class QuestionAnswering(Task):
         context_lengths, rooms = contexts.lengths[context], self.max_length - num_special - kept
         if self.overflow == "window":
             beside = kept + num_special
-            step = self.step if overlap is None else np.maximum(rooms - overlap, 1)
+            most = self.max_length  # a number of any size may come over HTTP
+            step = self.step if overlap is None else np.maximum(rooms - min(overlap, most), 1)
             windows = slide(context_lengths, rooms, step, beside=beside, max_tokens=max_tokens)
             truncated = kept < query_lengths
         else:

@@ -245,6 +245,28 @@ def test_null_stands_for_what_is_left_out(server, path, body):
         assert found == wanted, fields.keys()
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "names"),
+    [
+        ("text-classification?model=sentiment", {"inputs": "a cat"}, ["top_k"]),
+        ("token-classification?model=entities", {"inputs": "a cat"}, ["stride"]),
+        (
+            "question-answering?model=answers",
+            {"inputs": {"question": "cat", "context": "the cat sat"}},
+            ["top_k", "doc_stride", "max_question_len", "max_answer_len", "max_seq_len"],
+        ),
+        ("feature-extraction?model=encoder", {"inputs": "a cat"}, ["dimensions"]),
+        ("fill-mask?model=encoder", {"inputs": "a [MASK]"}, ["top_k"]),
+    ],
+)
+def test_a_number_of_any_size_is_answered_or_refused(server, path, body, names):
+    for name in names:
+        for number in (2**31, 10**30):
+            asked = body | {"parameters": {name: number}}
+            status, _ = server.ask(f"/hf/{path}", asked)
+            assert status in (200, 413, 422), name
+
+
 def test_windows_are_counted_before_they_are_made(server):
     body = {"inputs": {"question": "cat", "context": "the cat sat on " * 2000}}
     body["parameters"] = {"doc_stride": 10_000, "max_seq_len": 384}
