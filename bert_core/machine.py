@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import torch
 
-_ARENA_MAX = -8  # glibc's M_ARENA_MAX
+_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1  # of glibc's mallopt
+_LARGE = 20 << 20
+"""Bytes from which an allocation is mapped by itself; tensors of a server's batches are smaller."""
 
 Step = TypeVar("Step")
 
@@ -49,15 +51,18 @@ def freeze_garbage_collector() -> None:
     gc.freeze()
 
 
-def use_one_malloc_arena() -> None:
-    """Makes later threads allocate from one malloc arena, where the C library supports it.
+def keep_malloc_small() -> None:
+    """Makes malloc return what is freed, where the C library supports it; for a server's start.
 
-    For a server, at its start. The arena of a single thread keeps up to 64 MB free at its end,
-    which `release_memory` does not return.
+    Later threads allocate from one arena: that of a single thread keeps up to 64 MB free at its
+    end, which `release_memory` does not return. Large tensors, as of a text of 8,192 tokens, are
+    mapped one by one: between smaller ones they would leave gaps that the next text cannot use.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_ARENA_MAX, 1)
+        set_option(_MMAP_THRESHOLD, _LARGE)  # without it glibc raises it up to 32 MiB
+        set_option(_TRIM_THRESHOLD, 64 << 20)  # what it would have raised this to
 
 
 def processor_name(device: "torch.device") -> str:

@@ -27,7 +27,7 @@ def test_scattered_memory_is_given_back():
 
 USED_BY_A_THREAD = """
 import ctypes, threading, psutil
-from bert_core.machine import release_memory, use_one_malloc_arena
+from bert_core.machine import release_memory, keep_malloc_small
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
@@ -41,7 +41,7 @@ def use():
     for each in pieces:
         library.free(each)
 
-use_one_malloc_arena()
+keep_malloc_small()
 before = psutil.Process().memory_info().rss
 thread = threading.Thread(target=use)
 thread.start()
@@ -55,6 +55,31 @@ def test_what_a_thread_has_freed_is_given_back():
     command = [sys.executable, "-c", USED_BY_A_THREAD]
     kept = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     assert int(kept) < (10 << 20 if platform.libc_ver()[0] == "glibc" else 50 << 20)  # of 42 MB
+
+
+TEXTS_OF_8192_TOKENS = """
+import ctypes, psutil
+from bert_core.machine import keep_malloc_small
+
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.free.argtypes = [ctypes.c_void_p]
+keep_malloc_small()
+library.free(library.malloc(30 << 20))  # glibc would now take so much from its heap, too
+before = psutil.Process().memory_info().rss
+states = [library.malloc(24 << 20) for _ in range(8)]
+small = library.malloc(60_000)  # stays behind them
+for each in states:
+    ctypes.memset(each, 1, 24 << 20)
+    library.free(each)
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+def test_large_tensors_are_given_back_at_once():
+    command = [sys.executable, "-c", TEXTS_OF_8192_TOKENS]
+    kept = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert int(kept) < (10 << 20 if platform.libc_ver()[0] == "glibc" else 250 << 20)  # of 200 MB
 
 
 def test_what_exists_is_not_looked_at_again():
