@@ -36,7 +36,7 @@ class Visitor:
         # A context of each visitor would be a process of its own.
         context = browser.contexts[0] if browser.contexts else browser.new_context()
         self.page = context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(30_000)
         self.resize(width)
         self.page.emulate_media(color_scheme=scheme)
         self.requests, self.complaints = [], []

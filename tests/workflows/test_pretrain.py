@@ -60,7 +60,7 @@ def submit(run, ray_address):
         )
         if "No available agent to submit job" not in done.stdout:
             break
-        time.sleep(1)  # a cluster takes jobs some seconds after it has started
+        time.sleep(5)  # a cluster takes jobs some time after it has started
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -133,7 +133,7 @@ def test_a_stop_of_nothing_says_so_and_the_token_is_made_once_and_for_the_user_a
 @pytest.mark.timeout(1200)
 def test_from_nothing_to_a_finished_quickstart_and_back(local, state, ray_cluster, tmp_path):
     try:
-        done = local(timeout=600)
+        done = local(timeout=1000)
         assert done.returncode == 0, done.stdout + done.stderr
         token = (state / "token").read_text()
         assert token not in done.stdout + done.stderr
