@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
-from bert_core.machine import freeze_garbage_collector, release_memory
+from bert_core.machine import freeze_garbage_collector, keep_malloc_small, release_memory
 from serving.addresses import TRACES_PATH
 from serving.batching import DeadlineError, OverloadedError
 from serving.engine import Engine
@@ -94,6 +94,7 @@ def start_application(
     `instance` names this server in traces. Raises `UserError` as `RunningEngine.start`, and for a
     webhook secret or tracing that is not there.
     """
+    keep_malloc_small()  # before the engine has threads
     secret_file = settings.webhook_secret_file
     secret = None if secret_file is None else read_secret(secret_file)
     tracing = start_tracing(settings.otlp_endpoint, settings.trace_share, instance)

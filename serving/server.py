@@ -11,7 +11,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from bert_core.errors import UserError
-from bert_core.machine import keep_malloc_small
 from serving.app import start_application
 from serving.engine import Engine
 from serving.keys import read_keys
@@ -23,7 +22,6 @@ from serving.settings import ServerSettings
 
 def serve(settings: ServerSettings) -> None:
     """Loads the models, prints the server's address, and answers requests."""
-    keep_malloc_small()
     keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
     logging.basicConfig(
         stream=sys.stderr,

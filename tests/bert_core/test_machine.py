@@ -57,31 +57,6 @@ def test_what_a_thread_has_freed_is_given_back():
     assert int(kept) < (10 << 20 if platform.libc_ver()[0] == "glibc" else 50 << 20)  # of 42 MB
 
 
-TEXTS_OF_8192_TOKENS = """
-import ctypes, psutil
-from bert_core.machine import keep_malloc_small
-
-library = ctypes.CDLL(None)
-library.malloc.restype = ctypes.c_void_p
-library.free.argtypes = [ctypes.c_void_p]
-keep_malloc_small()
-library.free(library.malloc(30 << 20))  # glibc would now take so much from its heap, too
-before = psutil.Process().memory_info().rss
-states = [library.malloc(24 << 20) for _ in range(8)]
-small = library.malloc(60_000)  # stays behind them
-for each in states:
-    ctypes.memset(each, 1, 24 << 20)
-    library.free(each)
-print(psutil.Process().memory_info().rss - before)
-"""
-
-
-def test_large_tensors_are_given_back_at_once():
-    command = [sys.executable, "-c", TEXTS_OF_8192_TOKENS]
-    kept = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    assert int(kept) < (10 << 20 if platform.libc_ver()[0] == "glibc" else 250 << 20)  # of 200 MB
-
-
 def test_what_exists_is_not_looked_at_again():
     held = [[] for _ in range(100_000)]
     freeze_garbage_collector()

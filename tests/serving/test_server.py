@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import platform
 import re
 import runpy
 import signal
@@ -235,3 +236,36 @@ def test_a_canary_of_a_tenth_gets_a_tenth_of_5000_requests(start_rollout, small_
     canary = server.engine.traffic.variant("mood", "canary").model
     print(f"the canary of a tenth answered {versions[canary.version]} of 5,000 requests")
     assert len(versions) == 2 and 400 <= versions[canary.version] <= 600
+
+
+STATES_OF_LONG_TEXTS = """
+import ctypes, sys
+import psutil, torch
+from serving.app import start_application
+from serving.settings import parse_arguments
+
+settings = parse_arguments(["--model", sys.argv[1]])
+_, running = start_application(settings, torch.device("cpu"), 1, None)
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.free.argtypes = [ctypes.c_void_p]
+library.free(library.malloc(30 << 20))  # glibc would now take so much from its heap, too
+before = psutil.Process().memory_info().rss
+states = []
+for _ in range(8):
+    states.append(library.malloc(24 << 20))
+    library.malloc(4 << 20)  # stays behind it
+for each in states:
+    ctypes.memset(each, 1, 24 << 20)
+    library.free(each)
+print(psutil.Process().memory_info().rss - before)
+running.close()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is of glibc")
+def test_an_application_gives_large_tensors_back_wherever_it_runs(small_models):
+    """A replica of Ray Serve has no `serve`, and starts the application itself."""
+    command = [sys.executable, "-c", STATES_OF_LONG_TEXTS, str(small_models["entities"])]
+    kept = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert int(kept) < 20 << 20  # of 200 MB
